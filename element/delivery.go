@@ -1,0 +1,12 @@
+package element
+
+// Delivery is what a source hands over at once: records of one partition, in offset order.
+type Delivery struct {
+	From    TopicPartition
+	Records []Record
+	// Next is the position after this delivery. It passes gaps that compaction left and transaction markers, so it may
+	// be above the last record's offset + 1, and a delivery may carry no record at all.
+	Next int64
+	// LeaderEpoch is that of the last record or marker, -1 if not known.
+	LeaderEpoch int32
+}
