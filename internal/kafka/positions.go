@@ -1,0 +1,114 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+type lister func(adm *kadm.Client, ctx context.Context, topics []string) (kadm.ListedOffsets, error)
+
+// StartOffsets gives the first offset that each partition still has.
+func StartOffsets(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition) (map[element.TopicPartition]element.Position, error) {
+	return positions(ctx, cl, tps, "start", func(adm *kadm.Client, ctx context.Context, topics []string) (kadm.ListedOffsets, error) {
+		return adm.ListStartOffsets(ctx, topics...)
+	})
+}
+
+// EndOffsets gives the offset after the last record of each partition (the high watermark, open transactions
+// included).
+func EndOffsets(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition) (map[element.TopicPartition]element.Position, error) {
+	return positions(ctx, cl, tps, "end", func(adm *kadm.Client, ctx context.Context, topics []string) (kadm.ListedOffsets, error) {
+		return adm.ListEndOffsets(ctx, topics...)
+	})
+}
+
+// StableEndOffsets gives the last stable offset of each partition: the end for a reader of committed records.
+func StableEndOffsets(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition) (map[element.TopicPartition]element.Position, error) {
+	return positions(ctx, cl, tps, "last stable", func(adm *kadm.Client, ctx context.Context, topics []string) (kadm.ListedOffsets, error) {
+		return adm.ListCommittedOffsets(ctx, topics...)
+	})
+}
+
+// OffsetsForTime gives the first offset of each partition whose record is not older than t, the end offset where
+// there is none.
+func OffsetsForTime(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition, t time.Time) (map[element.TopicPartition]element.Position, error) {
+	return positions(ctx, cl, tps, "timestamp", func(adm *kadm.Client, ctx context.Context, topics []string) (kadm.ListedOffsets, error) {
+		return adm.ListOffsetsAfterMilli(ctx, t.UnixMilli(), topics...)
+	})
+}
+
+// positions lists offsets and joins them with topic ids and partition counts; the result has every asked partition.
+func positions(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition, kind string, list lister) (map[element.TopicPartition]element.Position, error) {
+	out := make(map[element.TopicPartition]element.Position, len(tps))
+	if len(tps) == 0 {
+		return out, nil
+	}
+	topics := topicsOf(tps)
+	known, err := DescribeTopics(ctx, cl, topics)
+	if err != nil {
+		return nil, err
+	}
+	for _, tp := range tps {
+		if tp.Partition < 0 || tp.Partition >= known[tp.Topic].Partitions {
+			return nil, fault.Stopf(fault.UnknownTopic, "partition %v does not exist: topic %s has %d partitions", tp, tp.Topic, known[tp.Topic].Partitions)
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, requestRetryTime)
+	defer cancel()
+	wait, adm := stableFirst, kadm.NewClient(cl)
+	for {
+		err := listInto(bounded, adm, tps, known, list, out)
+		if err == nil {
+			return out, nil
+		}
+		if !IsRetriable(err) {
+			return nil, Classify(err, "read the %s offsets of %v", kind, topics)
+		}
+		if serr := sleep(bounded, wait); serr != nil {
+			return nil, fmt.Errorf("read the %s offsets of %v: %w (%w)", kind, topics, serr, err)
+		}
+		wait = min(stableMost, wait*2)
+	}
+}
+
+func listInto(ctx context.Context, adm *kadm.Client, tps []element.TopicPartition, known map[string]Topic, list lister, out map[element.TopicPartition]element.Position) error {
+	listed, err := list(adm, ctx, topicsOf(tps))
+	if err != nil && len(listed) == 0 {
+		return err
+	}
+	for _, tp := range tps {
+		l, ok := listed.Lookup(tp.Topic, tp.Partition)
+		if !ok {
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("%v: %w", tp, kerr.UnknownTopicOrPartition)
+		}
+		if l.Err != nil {
+			return fmt.Errorf("%v: %w", tp, l.Err)
+		}
+		out[tp] = element.Position{
+			TopicPartition: tp, TopicID: known[tp.Topic].ID, PartitionCount: known[tp.Topic].Partitions,
+			Offset: l.Offset, LeaderEpoch: l.LeaderEpoch,
+		}
+	}
+	return nil
+}
+
+func topicsOf(tps []element.TopicPartition) []string {
+	topics := make([]string, 0, len(tps))
+	for _, tp := range tps {
+		topics = append(topics, tp.Topic)
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
+}
