@@ -1,0 +1,25 @@
+// Package embedded runs a small Kafka broker inside the process: for a first try without any installation, for the
+// demo, and for tests that want a broker over real sockets.
+//
+// The broker is kfake of the franz-go project, one node on 127.0.0.1. It speaks Kafka's protocol with transactions
+// (transaction.version 2), consumer groups and compaction, so any Kafka client can use it. It is no production
+// broker: one node, no replication.
+//
+// Invariants:
+//
+//	I1  It listens on the loopback interface only, and the address it advertises is the one it listens on.
+//	I2  With a data directory the cluster id, topics (ids included), records, transactions and group offsets survive
+//	    a restart; an open transaction of a killed broker is aborted at its next start.
+//	I3  One process at a time uses a data directory: a second Start fails, and the lock of a killed process is free.
+//	I4  Without SyncWrites what a client saw acknowledged survives the end of the process, kill -9 included, but not
+//	    a loss of power. With it every write is fsynced before it is acknowledged.
+//	I5  Close waits until everything is on disk and reports what could not be written.
+//
+// A kill -9 in the very moment of a commit may leave the transaction committed on some partitions only: kfake writes
+// the markers one after the other and has no transaction log. A real broker finishes them at its next start.
+//
+// Goroutines: those of kfake, which end with Close. The package starts none of its own.
+//
+// Files: broker.go (start, topics, close), topic.go (the name:partitions form), logger.go (kfake's log to slog),
+// lock_unix.go and lock_other.go (the lock on the data directory).
+package embedded
