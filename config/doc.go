@@ -1,0 +1,21 @@
+// Package config reads the service file: the settings of the process and, through package pipeline, its topology.
+//
+// There is one table of settings (settings.go). Parsing, the environment, --set, the effective configuration and the
+// reference page docs/settings.md all come from it, so none of them can know a setting that the others do not.
+//
+// Invariants:
+//
+//	I1  Precedence is default < file < environment (MILLWEIR_…) < --set. A value is read by the same code on every
+//	    way in and gives the same message; values that another one overrides are checked too.
+//	I2  A setting is never silently without effect. What is known but not built yet accepts only the value that
+//	    describes what the process does, and says so otherwise.
+//	I3  All mistakes are reported at once, with position and path; a Service is returned only when there are none.
+//	I4  Everything in a Service is valid and derived values are filled in: its readers check nothing again.
+//	I5  Print gives a file that Load reads back to an equal Service.
+//
+// The package has no goroutine.
+//
+// Files: service.go (the result), settings.go (the table), kinds.go (readings of one value), load.go (the ways in and
+// their precedence), derive.go (what depends on several settings), print.go (effective values and where each came
+// from), reference.go (the reference page).
+package config

@@ -1,0 +1,105 @@
+package config
+
+import (
+	"time"
+)
+
+// Service is a complete, checked configuration of one process. Durations are whole milliseconds, sizes are bytes.
+type Service struct {
+	// Application names the service: it is the consumer group, and the prefix of its internal topics and of its
+	// transactional ids.
+	Application string
+	// DataDir holds what the instance keeps for itself, below the working directory when relative.
+	DataDir       string
+	Kafka         Kafka
+	Checkpointing Checkpointing
+	State         State
+	Transaction   Transaction
+	Instance      Instance
+	Group         Group
+	Sink          Sink
+	Shutdown      Shutdown
+
+	values []Value
+}
+
+// Kafka says how to reach the cluster.
+type Kafka struct {
+	Brokers []string // host:port, at least one
+}
+
+// Mode is the guarantee of the checkpoints.
+type Mode string
+
+// ExactlyOnce commits outputs, source positions and state in one transaction.
+const ExactlyOnce Mode = "exactly-once"
+
+// Checkpointing says when checkpoints are taken.
+type Checkpointing struct {
+	Mode     Mode
+	Interval time.Duration // between triggers
+	Timeout  time.Duration // a checkpoint not complete by then is aborted
+	MinPause time.Duration // between the end of one and the start of the next
+}
+
+// Backend names where keyed state is worked on.
+type Backend string
+
+// The state backends.
+const (
+	Badger Backend = "badger" // memory, with a local copy on disk
+	Memory Backend = "memory" // memory only
+)
+
+// State says where state lives and where its snapshots go.
+type State struct {
+	Backend     Backend
+	Checkpoints Checkpoints
+	// LocalRootDirs hold the local copies of the state, at least one directory.
+	LocalRootDirs []string
+	// UncommittedLimit in bytes: above it a checkpoint is taken early, and where none may start the sources pause.
+	UncommittedLimit int64
+}
+
+// Checkpoints says where completed checkpoints are kept and how many.
+type Checkpoints struct {
+	Dir         string // a directory of the file system
+	NumRetained int    // at least 1
+}
+
+// Transaction holds the settings of the Kafka transactions.
+type Transaction struct {
+	Timeout time.Duration
+}
+
+// Instance identifies this process among those of the application.
+type Instance struct {
+	ID string // "" = the one kept in the data directory, made at the first start
+}
+
+// Group holds the settings of the group membership.
+type Group struct {
+	SessionTimeout time.Duration
+}
+
+// Sink holds the limits of the sinks.
+type Sink struct {
+	HoldBackLimit int64 // bytes of output held back during a checkpoint before back-pressure
+}
+
+// Shutdown bounds the graceful stop.
+type Shutdown struct {
+	Timeout time.Duration
+}
+
+// Value is the effective value of one setting and where it came from.
+type Value struct {
+	Setting *Setting
+	// Texts are the value as the service file would have it: one text, or the elements of a list, or none when unset.
+	Texts []string
+	// Origin is "default", "derived", file:line:column, "environment MILLWEIR_…" or "--set".
+	Origin string
+}
+
+// Values gives the effective value of every setting in the order of the table.
+func (s *Service) Values() []Value { return s.values }
