@@ -2,6 +2,8 @@ package config
 
 import (
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Service is a complete, checked configuration of one process. Durations are whole milliseconds, sizes are bytes.
@@ -20,7 +22,8 @@ type Service struct {
 	Sink          Sink
 	Shutdown      Shutdown
 
-	values []Value
+	values   []Value
+	topology []*yaml.Node // sources, steps, sinks as keys and values, for Print
 }
 
 // Kafka says how to reach the cluster.

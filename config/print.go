@@ -1,0 +1,81 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Print gives the effective configuration as a service file: every setting with a comment that says where its value
+// came from, then the topology with variables replaced. Loading it gives an equal Service. Settings without a value
+// are shown as comments. No setting of the table is a secret.
+func (s *Service) Print() string {
+	root := &yaml.Node{Kind: yaml.MappingNode}
+	var unset []string
+	for _, v := range s.values {
+		if len(v.Texts) == 0 {
+			if !v.Setting.Only {
+				unset = append(unset, v.Setting.Path)
+			}
+			continue
+		}
+		put(root, strings.Split(v.Setting.Path, "."), v)
+	}
+	root.Content = append(root.Content, s.topology...)
+	var b bytes.Buffer
+	for _, path := range unset {
+		fmt.Fprintf(&b, "# %s is not set\n", path)
+	}
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(root); err != nil {
+		return fmt.Sprintf("# cannot be shown: %v\n", err) // the encoder writes to memory; there is no case known
+	}
+	_ = enc.Close()
+	return b.String()
+}
+
+// put places a value at a path below a mapping, making the mappings on the way.
+func put(m *yaml.Node, path []string, v Value) {
+	for len(path) > 1 {
+		m, path = child(m, path[0]), path[1:]
+	}
+	if len(children(v.Setting.Path)) > 0 {
+		m, path = child(m, path[0]), []string{"type"}
+	}
+	value := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle, LineComment: v.Origin}
+	for _, t := range v.Texts {
+		value.Content = append(value.Content, textNode(t))
+	}
+	if !strings.HasPrefix(v.Setting.Type, "list") {
+		value = textNode(v.Texts[0])
+		value.LineComment = v.Origin
+	}
+	m.Content = append(m.Content, keyNode(path[0]), value)
+}
+
+func child(m *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		if m.Content[i].Value == key {
+			return m.Content[i+1]
+		}
+	}
+	c := &yaml.Node{Kind: yaml.MappingNode}
+	m.Content = append(m.Content, keyNode(key), c)
+	return c
+}
+
+func keyNode(key string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: key} }
+
+// textNode shows a text so that reading gives the same text back: no variable in it, quoted unless it is a plain word.
+func textNode(text string) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.ScalarNode, Value: strings.ReplaceAll(text, "${", "$${")}
+	for i := range len(text) {
+		if c := text[i]; !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || i > 0 && c == '-') {
+			n.Style = yaml.DoubleQuotedStyle
+		}
+	}
+	return n
+}
