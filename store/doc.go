@@ -1,0 +1,2 @@
+// Package store keeps the keyed state of one task.
+package store

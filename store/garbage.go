@@ -1,0 +1,79 @@
+package store
+
+// drainPerChange is the number of garbage changes that one new change works off. More than one, so that the queue
+// shrinks faster than it can be refilled.
+const drainPerChange = 2
+
+// garbage is a change list of an epoch that ended: committed, so the values before it are free, or dropped, so its own
+// values are free. It is worked off bit by bit by later changes: neither Commit nor Rollback walks it for this.
+type garbage struct {
+	table   *Table
+	list    changeList
+	next    uint32
+	epoch   uint32 // entries without a value that carry this epoch go, too
+	dropped bool
+	gates   []*Frozen // nothing is recycled while one of these is being read
+}
+
+type garbageQueue struct {
+	items []garbage
+	head  int
+}
+
+func (q *garbageQueue) push(g garbage) {
+	if q.head > 0 && q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	} else if q.head > 64 && q.head > len(q.items)/2 {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	q.items = append(q.items, g)
+}
+
+// drain works off up to n changes.
+func (s *Store) drain(n int) {
+	q := &s.garbage
+	for n > 0 && q.head < len(q.items) {
+		g := &q.items[q.head]
+		if g.next == 0 && g.blocked() {
+			return
+		}
+		for ; n > 0 && g.next < g.list.len; n-- {
+			s.recycle(g, g.list.at(g.next))
+			g.next++
+			if g.next&changeBlockMask == 0 || g.next == g.list.len {
+				s.pool.releaseBlock(g.list.blocks[(g.next-1)>>changeBlockShift])
+			}
+		}
+		if g.next < g.list.len {
+			return
+		}
+		s.pool.releaseList(g.list.blocks)
+		*g = garbage{}
+		q.head++
+	}
+}
+
+func (g *garbage) blocked() bool {
+	for _, f := range g.gates {
+		if f.readers.Load() != 0 {
+			return true
+		}
+	}
+	g.gates = nil
+	return false
+}
+
+func (s *Store) recycle(g *garbage, c *change) {
+	if g.dropped {
+		if c.valLen != absent {
+			s.arena.release(c.val, c.valLen)
+		}
+	} else if c.prevLen != absent {
+		s.arena.release(c.prev, c.prevLen)
+	}
+	if e := g.table.entry(c.id); e.valLen == absent && e.epoch == g.epoch {
+		g.table.forget(c.id, e)
+	}
+}

@@ -1,0 +1,130 @@
+package store
+
+// The index is an extendible hash: a directory, addressed by the high bits of the hash, of segments, each an
+// open-addressing table addressed by the low bits. Only one segment grows or splits at a time, so no insert ever
+// stalls for the size of the whole table.
+const (
+	segmentMin   = 16
+	segmentMax   = 8192
+	maxDepth     = 20 // beyond it segments grow instead of splitting
+	segmentLoadN = 3  // a segment is full at 3/4
+	segmentLoadD = 4
+)
+
+// segment is one open-addressing table with linear probing. A slot holds hash<<32 | entry id + 1; 0 is empty.
+type segment struct {
+	slots []uint64
+	mask  uint32
+	used  uint32
+	depth uint8 // number of high hash bits that all its keys share
+}
+
+type index struct {
+	dir   []*segment
+	shift uint8 // 32 - log2(len(dir))
+	slots int64 // over all segments, for accounting
+}
+
+func newSegment(size uint32, depth uint8) *segment {
+	return &segment{slots: make([]uint64, size), mask: size - 1, depth: depth}
+}
+
+func newIndex() index {
+	return index{dir: []*segment{newSegment(segmentMin, 0)}, shift: 32, slots: segmentMin}
+}
+
+// put adds an entry whose key is not in the index.
+func (x *index) put(h, id uint32) {
+	seg := x.dir[h>>x.shift]
+	for (seg.used+1)*segmentLoadD > uint32(len(seg.slots))*segmentLoadN {
+		x.grow(h)
+		seg = x.dir[h>>x.shift]
+	}
+	seg.add(uint64(h)<<32 | uint64(id+1))
+}
+
+func (g *segment) add(slot uint64) {
+	i := uint32(slot>>32) & g.mask
+	for g.slots[i] != 0 {
+		i = (i + 1) & g.mask
+	}
+	g.slots[i] = slot
+	g.used++
+}
+
+// grow doubles the segment of h, or splits it in two when it has its full size.
+func (x *index) grow(h uint32) {
+	old := x.dir[h>>x.shift]
+	size := uint32(len(old.slots))
+	if size < segmentMax || old.depth >= maxDepth {
+		g := newSegment(2*size, old.depth)
+		for _, s := range old.slots {
+			if s != 0 {
+				g.add(s)
+			}
+		}
+		x.slots += int64(size)
+		x.replace(h, old.depth, g, g)
+		return
+	}
+	if 32-old.depth == x.shift {
+		dir := make([]*segment, 2*len(x.dir))
+		for i, g := range x.dir {
+			dir[2*i], dir[2*i+1] = g, g
+		}
+		x.dir, x.shift = dir, x.shift-1
+	}
+	lo, hi := newSegment(size, old.depth+1), newSegment(size, old.depth+1)
+	bit := uint64(1) << (63 - old.depth)
+	for _, s := range old.slots {
+		switch {
+		case s == 0:
+		case s&bit == 0:
+			lo.add(s)
+		default:
+			hi.add(s)
+		}
+	}
+	x.slots += int64(size)
+	x.replace(h, old.depth, lo, hi)
+}
+
+// replace puts lo and hi into the two halves of the directory range that the segment of h with this depth has.
+func (x *index) replace(h uint32, depth uint8, lo, hi *segment) {
+	n := uint32(1) << (32 - x.shift - depth)
+	first := h >> x.shift &^ (n - 1)
+	for i := range n {
+		if i < n/2 {
+			x.dir[first+i] = lo
+		} else {
+			x.dir[first+i] = hi
+		}
+	}
+}
+
+// remove takes out the entry. The slots behind it move up, so there are no gravestones.
+func (x *index) remove(h, id uint32) {
+	g := x.dir[h>>x.shift]
+	want := uint64(h)<<32 | uint64(id+1)
+	i := h & g.mask
+	for g.slots[i] != want {
+		if g.slots[i] == 0 {
+			return
+		}
+		i = (i + 1) & g.mask
+	}
+	for j := i; ; {
+		j = (j + 1) & g.mask
+		s := g.slots[j]
+		if s == 0 {
+			break
+		}
+		// s may move into the hole unless its home lies cyclically behind the hole.
+		if home := uint32(s>>32) & g.mask; (j-home)&g.mask >= (j-i)&g.mask {
+			g.slots[i] = s
+			i = j
+		}
+	}
+	g.slots[i] = 0
+	g.used--
+}

@@ -1,0 +1,75 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
+
+// sortKey is a change by its place in the list and the first bytes of its key that tell keys apart.
+type sortKey struct {
+	prefix uint64
+	at     uint32
+}
+
+// keySorter keeps its scratch space from table to table.
+type keySorter struct {
+	keys []sortKey
+}
+
+// sort gives the changes of the list that are to be persisted, in the order of their key bytes. The result is valid until
+// the next call.
+func (s *keySorter) sort(c chunks, l *changeList) []sortKey {
+	s.keys = slices.Grow(s.keys[:0], l.live())
+	skip := commonPrefix(c, l)
+	for i := range l.len {
+		if ch := l.at(i); !ch.noop() {
+			s.keys = append(s.keys, sortKey{prefix: prefixAt(c.at(ch.key, ch.keyLen), skip), at: i})
+		}
+	}
+	slices.SortFunc(s.keys, func(a, b sortKey) int {
+		if a.prefix != b.prefix {
+			return cmp.Compare(a.prefix, b.prefix)
+		}
+		x, y := l.at(a.at), l.at(b.at)
+		return bytes.Compare(c.at(x.key, x.keyLen), c.at(y.key, y.keyLen))
+	})
+	return s.keys
+}
+
+// prefixAt gives the 8 bytes from skip on, big endian, a shorter rest filled up with zeros. Keys whose prefixes differ
+// are ordered by them; equal prefixes decide nothing.
+func prefixAt(key []byte, skip int) uint64 {
+	rest := key[skip:]
+	if len(rest) >= 8 {
+		return binary.BigEndian.Uint64(rest)
+	}
+	var b [8]byte
+	copy(b[:], rest)
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// commonPrefix is the number of leading bytes that all keys of the list share, so that keys such as customer-000017 are
+// told apart by the bytes that differ.
+func commonPrefix(c chunks, l *changeList) int {
+	if l.len == 0 {
+		return 0
+	}
+	first := l.at(0)
+	common := c.at(first.key, first.keyLen)
+	for i := uint32(1); i < l.len && len(common) > 0; i++ {
+		ch := l.at(i)
+		key := c.at(ch.key, ch.keyLen)
+		if len(key) >= len(common) && string(key[:len(common)]) == string(common) {
+			continue
+		}
+		n := min(len(key), len(common))
+		k := 0
+		for k < n && key[k] == common[k] {
+			k++
+		}
+		common = common[:k]
+	}
+	return len(common)
+}

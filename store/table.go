@@ -1,0 +1,232 @@
+package store
+
+import "hash/maphash"
+
+const (
+	entryBlockShift = 9
+	entryBlockSize  = 1 << entryBlockShift
+	entryBlockMask  = entryBlockSize - 1
+)
+
+// entry is one key with its newest value. Older values are known to the changes of the epochs that replaced them.
+type entry struct {
+	key    ref
+	keyLen uint32
+	val    ref
+	valLen uint32 // or absent
+	epoch  uint32 // that wrote val; 0 = loaded, or the entry is free
+	change uint32 // place in the active change list, while epoch is the active one
+}
+
+const entryBlockBytes = int64(entryBlockSize * 24)
+
+// Table is one named state of a task: a map from key bytes to value bytes. Only the store's owner may call its methods.
+type Table struct {
+	s       *Store
+	number  int // place in the order of registration
+	index   index
+	entries []*[entryBlockSize]entry
+	used    uint32   // entry ids handed out so far
+	freeIDs []uint32 // given back
+	active  changeList
+	live    int // keys that have a value
+}
+
+func (t *Table) entry(id uint32) *entry {
+	return &t.entries[id>>entryBlockShift][id&entryBlockMask]
+}
+
+func (t *Table) hash(key []byte) uint32 {
+	return uint32(maphash.Bytes(t.s.seed, key) >> 32)
+}
+
+// find gives the entry of a key, also of one without a value; nil when there is none.
+func (t *Table) find(h uint32, key []byte) (*entry, uint32) {
+	seg := t.index.dir[h>>t.index.shift]
+	slots, mask := seg.slots, seg.mask
+	for i := h & mask; ; i = (i + 1) & mask {
+		slot := slots[i]
+		if slot == 0 {
+			return nil, 0
+		}
+		if uint32(slot>>32) != h {
+			continue
+		}
+		id := uint32(slot) - 1
+		e := t.entry(id)
+		if int(e.keyLen) == len(key) && string(t.s.arena.chunks.at(e.key, e.keyLen)) == string(key) {
+			return e, id
+		}
+	}
+}
+
+// insert makes an entry without a value. It gives nil when the store is full.
+func (t *Table) insert(h uint32, key []byte) (*entry, uint32) {
+	k, ok := t.s.arena.alloc(uint32(len(key)))
+	if !ok {
+		t.s.failFull()
+		return nil, 0
+	}
+	copy(t.s.arena.chunks.at(k, uint32(len(key))), key)
+	var id uint32
+	if n := len(t.freeIDs); n > 0 {
+		id, t.freeIDs = t.freeIDs[n-1], t.freeIDs[:n-1]
+	} else {
+		if t.used&entryBlockMask == 0 {
+			t.entries = append(t.entries, new([entryBlockSize]entry))
+		}
+		id = t.used
+		t.used++
+	}
+	e := t.entry(id)
+	*e = entry{key: k, keyLen: uint32(len(key)), valLen: absent}
+	t.index.put(h, id)
+	return e, id
+}
+
+// forget gives back an entry that has no value and no change in an epoch which may still be rolled back.
+func (t *Table) forget(id uint32, e *entry) {
+	key := t.s.arena.chunks.at(e.key, e.keyLen)
+	t.index.remove(t.hash(key), id)
+	t.s.arena.release(e.key, e.keyLen)
+	*e = entry{valLen: absent}
+	t.freeIDs = append(t.freeIDs, id)
+}
+
+// Get gives the newest value of a key. The bytes are valid until the next write to the store and must not be changed.
+func (t *Table) Get(key []byte) ([]byte, bool) {
+	e, _ := t.find(t.hash(key), key)
+	if e == nil || e.valLen == absent {
+		return nil, false
+	}
+	return t.s.arena.chunks.at(e.val, e.valLen), true
+}
+
+// Put sets the value of a key; nil is stored as an empty value. Both are copied. A key or value beyond the store's
+// limits is not stored and makes Store.Err report it.
+func (t *Table) Put(key, value []byte) {
+	if !t.s.fits(len(key), len(value)) {
+		return
+	}
+	if e, id := t.writable(key); e != nil {
+		if b, ok := t.set(e, id, uint32(len(value))); ok {
+			copy(b, value)
+		}
+	}
+}
+
+// Upsert gives writable bytes of exactly size for the value of a key. When the key has a value of that size, the bytes
+// hold it and existed is true. Otherwise they are zero and existed is false: the key is new, or its value had another
+// length and is replaced. The bytes are valid until the next call of a method of the store or one of its tables.
+//
+// A key beyond the limits gets bytes that are stored nowhere, a size beyond them gets nil; Store.Err reports both.
+func (t *Table) Upsert(key []byte, size int) (value []byte, existed bool) {
+	if !t.s.fits(len(key), size) {
+		return t.s.scrap(size), false
+	}
+	e, id := t.writable(key)
+	if e == nil {
+		return t.s.scrap(size), false
+	}
+	n := uint32(size)
+	if e.valLen == n {
+		if e.epoch == t.s.epoch {
+			return t.s.arena.chunks.at(e.val, n), true
+		}
+		old := t.s.arena.chunks.at(e.val, n)
+		b, ok := t.set(e, id, n)
+		if !ok {
+			return t.s.scrap(size), false
+		}
+		copy(b, old)
+		return b, true
+	}
+	b, ok := t.set(e, id, n)
+	if !ok {
+		return t.s.scrap(size), false
+	}
+	clear(b)
+	return b, false
+}
+
+// Delete takes the value of a key away.
+func (t *Table) Delete(key []byte) {
+	e, id := t.find(t.hash(key), key)
+	if e == nil || e.valLen == absent {
+		return
+	}
+	t.live--
+	if e.epoch != t.s.epoch {
+		t.record(e, id, 0, absent)
+		return
+	}
+	c := t.active.at(e.change)
+	t.s.arena.release(e.val, e.valLen)
+	t.active.bytes -= int64(e.valLen)
+	e.val, e.valLen = 0, absent
+	c.val, c.valLen = 0, absent
+	if c.prevLen == absent {
+		t.active.noops++
+	}
+}
+
+// writable gives the entry of a key, made when there is none.
+func (t *Table) writable(key []byte) (*entry, uint32) {
+	h := t.hash(key)
+	if e, id := t.find(h, key); e != nil {
+		return e, id
+	}
+	return t.insert(h, key)
+}
+
+// set gives the entry a value of n bytes in the active epoch and returns them, with undefined content: in place when the
+// epoch already owns a slot of that size, in a new slot otherwise. It reports false when the store is full.
+func (t *Table) set(e *entry, id uint32, n uint32) ([]byte, bool) {
+	a := &t.s.arena
+	if e.epoch == t.s.epoch && e.valLen != absent && sameSlot(e.valLen, n) {
+		c := t.active.at(e.change)
+		t.active.bytes += int64(n) - int64(e.valLen)
+		e.valLen, c.valLen = n, n
+		return a.chunks.at(e.val, n), true
+	}
+	v, ok := a.alloc(n)
+	if !ok {
+		t.s.failFull()
+		if e.valLen == absent && e.epoch == 0 {
+			t.forget(id, e) // just inserted
+		}
+		return nil, false
+	}
+	was := e.valLen
+	if was == absent {
+		t.live++
+	}
+	if e.epoch != t.s.epoch {
+		t.record(e, id, v, n)
+		return a.chunks.at(v, n), true
+	}
+	c := t.active.at(e.change)
+	if was != absent {
+		a.release(e.val, was)
+		t.active.bytes -= int64(was)
+	} else if c.prevLen == absent {
+		t.active.noops--
+	}
+	t.active.bytes += int64(n)
+	e.val, e.valLen = v, n
+	c.val, c.valLen = v, n
+	return a.chunks.at(v, n), true
+}
+
+// record makes v the entry's value and appends the change to the active epoch, of which it is the first for this key.
+func (t *Table) record(e *entry, id uint32, v ref, n uint32) {
+	t.active.bytes += int64(e.keyLen) + changeOverhead
+	if n != absent {
+		t.active.bytes += int64(n)
+	}
+	e.change = t.active.add(&t.s.pool, change{
+		id: id, key: e.key, keyLen: e.keyLen, val: v, valLen: n, prev: e.val, prevLen: e.valLen})
+	e.val, e.valLen, e.epoch = v, n, t.s.epoch
+	// Only now: the garbage may hold the deletion of this very key, which must find that the key is in use again.
+	t.s.drain(drainPerChange)
+}
