@@ -9,9 +9,9 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 )
 
-// Action is what the driver has to do, in the order given. The concrete types are Trigger, Persist, Flush, WriteRoot,
-// StartCommit, Complete, Cancel, FailAttempt and Drained, and for answers only Skipped and Ignored. A driver that does
-// not care for the last two lets them pass.
+// Action is what the driver has to do, in the order given. The concrete types are Trigger, Flush, Persist, WriteRoot,
+// CommitAction, Complete, Cancel, FailAttempt and Drained, and Skipped and Ignored, which only inform: a driver may let
+// them pass.
 type Action interface {
 	// String is one line, as traces and golden files print it.
 	String() string
@@ -47,9 +47,9 @@ type WriteRoot struct {
 	Tasks []TaskPositions
 }
 
-// StartCommit: commit the transaction with the offsets of all tasks. From here on nothing but its outcome ends the
+// CommitAction: commit the transaction with the offsets of all tasks (a Commit that carries this Permit). From here on nothing but its outcome ends the
 // checkpoint: no timeout, no decline, no removal. Answer with Committed or CommitFailed, always.
-type StartCommit struct {
+type CommitAction struct {
 	ID     element.CheckpointID
 	Permit Permit
 }
@@ -71,7 +71,7 @@ type FailAttempt struct {
 	ID     element.CheckpointID
 	Reason FailureReason
 	Class  fault.Recovery
-	// Err tells the cause; it is never nil and carries Class.
+	// Err tells the checkpoint, what failed and the cause, carries Class and is never nil.
 	Err error
 }
 
@@ -95,7 +95,7 @@ func (Trigger) action()      {}
 func (Flush) action()        {}
 func (Persist) action()      {}
 func (WriteRoot) action()    {}
-func (StartCommit) action() {}
+func (CommitAction) action() {}
 func (Complete) action()     {}
 func (Cancel) action()       {}
 func (FailAttempt) action()  {}
@@ -128,7 +128,7 @@ func (a WriteRoot) String() string {
 	return b.String()
 }
 
-func (a StartCommit) String() string {
+func (a CommitAction) String() string {
 	if !a.Permit.Allows(a.ID) {
 		return "commit " + idText(a.ID) + " WITHOUT PERMIT"
 	}

@@ -91,7 +91,8 @@ func (e event) String() string { return text(eventTexts[:], int(e), "report") }
 type verdict uint8
 
 const (
-	accept verdict = iota // it counts (reports per task are then looked at per task)
+	unset  verdict = iota // no cell of the table has it
+	accept                // it counts (reports per task are then looked at per task)
 	again                 // it was counted before
 	late                  // it came too late to matter
 	breach                // it cannot have happened yet: whoever reports it does not follow the protocol

@@ -104,7 +104,7 @@ func (c *Coordinator) RootWritten(now time.Duration, id element.CheckpointID) []
 		p.stats.Root = c.now - p.rootBegun
 		p.permitted = c.now
 		p.step(committing)
-		c.emit(StartCommit{ID: id, Permit: Permit{id: id, valid: true}})
+		c.emit(CommitAction{ID: id, Permit: Permit{id: id, valid: true}})
 	}
 	return c.leave()
 }

@@ -21,7 +21,7 @@ func Permit(id element.CheckpointID) checkpoint.Permit {
 	c.Flushed(0, id)
 	c.Persisted(0, id, checkpoint.PersistStats{})
 	for _, a := range c.RootWritten(0, id) {
-		if s, ok := a.(checkpoint.StartCommit); ok {
+		if s, ok := a.(checkpoint.CommitAction); ok {
 			return s.Permit
 		}
 	}
