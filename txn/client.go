@@ -1,0 +1,176 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// client is one slot's kgo client with the count of the promises of its open transaction. The counters are reset at
+// each begin: by then every promise of the transaction before has been called, or the client has been replaced.
+type client struct {
+	slot int
+	id   string
+	cl   *kgo.Client
+	// promise is the one function that all records share; a method value made at each Produce would be an allocation.
+	promise func(*kgo.Record, error)
+
+	aborting atomic.Bool // producers stop at the next record
+	produced atomic.Int64
+	failed   atomic.Int64
+	first    atomic.Pointer[failure]
+	drained  chan struct{} // closed when pending reaches 0
+	held     bool          // the token is out; only control calls use it
+
+	_ [64]byte // the promise goroutine and the producers write pending; keep what they only read off its line
+	// pending is the number of records without an answer, plus one token while the transaction takes records. So it
+	// reaches 0 exactly once, after the last promise of a sealed transaction.
+	pending atomic.Int64
+}
+
+// failure is the first promise that failed in a transaction.
+type failure struct {
+	topic     string
+	partition int32
+	err       error
+}
+
+func newClient(slot int, id string, cl *kgo.Client) *client {
+	c := &client{slot: slot, id: id, cl: cl}
+	c.promise = c.answered
+	return c
+}
+
+// reset prepares the counters for a new transaction.
+func (c *client) reset() {
+	c.aborting.Store(false)
+	c.produced.Store(0)
+	c.failed.Store(0)
+	c.first.Store(nil)
+	c.hold()
+}
+
+// hold takes the token: the transaction takes records.
+func (c *client) hold() {
+	c.drained = make(chan struct{})
+	c.held = true
+	c.pending.Add(1)
+}
+
+// letGo gives the token back, if it is out. No producer may be inside any more.
+func (c *client) letGo() {
+	if c.held {
+		c.held = false
+		c.release()
+	}
+}
+
+// answered is the promise of every record.
+func (c *client) answered(r *kgo.Record, err error) {
+	if err != nil {
+		if c.first.Load() == nil {
+			c.first.CompareAndSwap(nil, &failure{topic: r.Topic, partition: r.Partition, err: err})
+		}
+		c.failed.Add(1)
+	}
+	c.release()
+}
+
+// release gives back one unit of pending: a record's, or the token.
+func (c *client) release() {
+	if c.pending.Add(-1) == 0 {
+		close(c.drained)
+	}
+}
+
+// wait waits until every promise was called. The token must have been given back.
+func (c *client) wait(ctx context.Context) error {
+	select {
+	case <-c.drained:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// produceBatch hands records over. The caller keeps the transaction open meanwhile.
+func (c *client) produceBatch(ctx context.Context, recs []kgo.Record) error {
+	if err := c.failure(); err != nil {
+		return err
+	}
+	n := int64(len(recs))
+	c.pending.Add(n)
+	c.produced.Add(n)
+	for i := range recs {
+		if c.aborting.Load() {
+			rest := n - int64(i)
+			c.produced.Add(-rest)
+			c.pending.Add(-rest) // never 0 here: the token is out
+			return ErrAborted
+		}
+		c.cl.Produce(ctx, &recs[i], c.promise)
+	}
+	return nil
+}
+
+// produceOne is produceBatch for one record with a promise of the caller's own, which may be nil.
+func (c *client) produceOne(ctx context.Context, rec *kgo.Record, promise func(*kgo.Record, error)) error {
+	if err := c.failure(); err != nil {
+		return err
+	}
+	if c.aborting.Load() {
+		return ErrAborted
+	}
+	c.pending.Add(1)
+	c.produced.Add(1)
+	if promise == nil {
+		c.cl.Produce(ctx, rec, c.promise)
+		return nil
+	}
+	c.cl.Produce(ctx, rec, func(r *kgo.Record, err error) {
+		promise(r, err)
+		c.answered(r, err)
+	})
+	return nil
+}
+
+// failure gives the error of the first promise that failed, classed, or nil.
+func (c *client) failure() error {
+	f := c.first.Load()
+	if f == nil {
+		return nil
+	}
+	rec, code := verdict(StepProduce, answerOf(f.err))
+	return fault.New(rec, code, "produce to %s/%d: %w", f.topic, f.partition, explain(f.err))
+}
+
+// answerOf reduces an error to what the Machine decides on.
+func answerOf(err error) Answer {
+	if err == nil {
+		return Answer{}
+	}
+	var ke *kerr.Error
+	if errors.As(err, &ke) && ke.Code != kerr.UnknownServerError.Code {
+		return Answer{Code: ke.Code}
+	}
+	return Answer{Lost: true}
+}
+
+// explain adds what a person can do about the errors that come from the outside.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
+		return fmt.Errorf("the record is larger than the topic's max.message.bytes or the largest batch: %w", err)
+	case errors.Is(err, kerr.InvalidRecord):
+		return fmt.Errorf("the broker refuses the record (a compacted topic takes no null key): %w", err)
+	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch):
+		return fmt.Errorf("another process uses the same instance id, or the transaction timed out: %w", err)
+	}
+	return err
+}

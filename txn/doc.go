@@ -1,0 +1,60 @@
+// Package txn is the commit point: one Kafka transaction holds a checkpoint's output, the source offsets it covers and,
+// in the metadata of those offsets, the handle of its snapshot. The broker's answer to EndTxn is the completion of the
+// checkpoint.
+//
+// The package has a pure core and a driver. Machine decides: it holds the state of the slots and answers events with
+// actions, without I/O, clock or goroutine. Manager does: it owns the clients, runs the actions and feeds back what
+// came of them. A slot is one transactional id with one client; the slots are used strictly in order, because the
+// broker lets the next transaction of an id wait until the markers of its last one are written.
+//
+//	               init                begin (first record, or seal of nothing)
+//	+--> closed ----------> ready ---------------------------------------------+
+//	|      ^                                                                   v
+//	|      |                                                   +----------->  open  <-----------+
+//	|      | replace                                           | begin         | seal:          | reopen: the
+//	|      | (client                                           |               | marker if      | checkpoint was
+//	|      |  closed)                                          |               | nothing        | declined
+//	|      |                                                   |               v produced       |
+//	|      |                                                   |            flushing            |
+//	|      |                                                   |    all acked  |                |
+//	|      |                                                   |               v                |
+//	|      |      abort, a failed promise, a refused           |             sealed ------------+
+//	|      |      offset, no fence, a handle too long          |               | commit, fence read
+//	|      |      (from open … offsets-sent)                   |               v
+//	|      |              |                                    |          offsets-sent <--+ CONCURRENT_TRANSACTIONS,
+//	|      |              v                                    |               |     |    | coordinator moves:
+//	|      +-- lost -- aborting -- nil --> aborted ------------+               |     +----+ again after a pause
+//	|      |                                                   |               v every code 0
+//	|      |                                                   |             ending
+//	|      |                                   committed <-----+--- nil -------+
+//	|      |                                                                   |
+//	|      +------ unconfirmed <-------------------------- any other error ----+
+//	+------------- fenced      <---------------------------- a fencing code ---+
+//
+// Invariants:
+//
+//	I1  Every commit is a transaction: one that produced nothing gets a marker record first. A kgo client that
+//	    produced nothing sends no EndTxn, and its next transaction would take over the offsets of this one.
+//	I2  Nothing that failed is committed: offsets are sent only after a flush in which every promise was nil. kgo
+//	    itself would commit the rest.
+//	I3  After EndTransaction(commit) was called and gave an error, nothing is sent for that transaction again, neither
+//	    abort nor commit. The outcome is unknown; the client is closed, and a stable read of the offsets, after a new
+//	    client has initialised the id, says what happened.
+//	I4  Checkpoints commit strictly one after the other: no transaction begins before the one before it has ended.
+//	    Kafka keeps the offset that was written later, so an overlap could leave the older position standing.
+//	I5  An empty member id and a negative generation are never sent: the broker would accept them from anybody. The
+//	    fence is read anew for every request.
+//	I6  A partition's handle is at most 4096 bytes; a longer one is refused before anything is sent.
+//	I7  A client that was fenced, or whose commit or abort failed, is closed and never used again. Init makes a new one
+//	    with the same id, which aborts what was left open.
+//	I8  A record is produced only into the transaction that is open: between Seal and the end of the commit Produce
+//	    gives ErrSealed and buffers nothing.
+//
+// Goroutines: Init runs one goroutine per slot and waits for all. The clients own theirs; Close ends them. Produce may
+// be called from many goroutines. Init, Seal, Commit, CommitInitial, Reopen, Abort and Close exclude each other; a
+// caller waits for its turn as long as its context lives.
+//
+// Files: machine.go (states, events, actions), steps.go (the transitions), verdict.go (which code means what);
+// config.go, manager.go (the driver: life of the clients), produce.go (the hot path), client.go (one client and the
+// count of its promises), control.go (Seal, Commit, Abort), exec.go (actions), offsets.go (TxnOffsetCommit).
+package txn

@@ -1,0 +1,132 @@
+package txn
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/checkpoint"
+)
+
+// errNoFence is the cause when the group's member has no identity at the moment.
+var errNoFence = errors.New("the instance is not a member of the group at the moment")
+
+// sendOffsets sends TxnOffsetCommit once. It goes through the slot's own client, because the broker takes the producer
+// id and epoch that the transaction's records were written with.
+func (m *Manager) sendOffsets(j *job, c *client) Event {
+	start := time.Now()
+	defer func() { m.stats.Offsets += time.Since(start) }()
+	member, generation, instanceID, err := m.cfg.Fence(j.ownership)
+	if err == nil && (member == "" || generation < 0) {
+		err = errNoFence
+	}
+	if err != nil {
+		j.noteCause(err)
+		return Event{Kind: EvNoFence, Answer: Answer{Lost: true}}
+	}
+	req := offsetsRequest(j.commit.Offsets)
+	req.TransactionalID, req.Group = c.id, m.cfg.Group
+	req.MemberID, req.Generation = member, generation
+	if instanceID != "" {
+		req.InstanceID = &instanceID
+	}
+	if req.ProducerID, req.ProducerEpoch, err = c.cl.ProducerID(j.ctx); err != nil {
+		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
+	}
+	resp, err := req.RequestWith(j.ctx, c.cl)
+	if err != nil {
+		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
+	}
+	codes, err := offsetCodes(resp, len(j.commit.Offsets))
+	if codes == nil {
+		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
+	}
+	if err != nil && onlyRetriable(codes) {
+		j.lastRetriable = err // the cause only if time runs out
+	} else if err != nil {
+		j.noteCause(err)
+	}
+	return Event{Kind: EvOffsets, Codes: codes}
+}
+
+// resendOffsets is sendOffsets after a pause that doubles. kgo retries these codes for its own commits, not for a raw
+// request.
+func (m *Manager) resendOffsets(j *job, c *client) Event {
+	m.stats.Retries++
+	if m.cfg.Hooks.Retried != nil {
+		m.cfg.Hooks.Retried(c.slot)
+	}
+	j.pause = min(max(retryFirst, 2*j.pause), retryMost)
+	t := time.NewTimer(j.pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return m.sendOffsets(j, c)
+	case <-j.ctx.Done():
+		j.noteCause(errors.Join(j.lastRetriable, j.ctx.Err()))
+		return Event{Kind: EvGaveUp}
+	}
+}
+
+// answerLost notes an error of a request that may or may not have reached the broker.
+func (j *job) answerLost(err error) Answer {
+	j.noteCause(err)
+	return Answer{Lost: true}
+}
+
+func onlyRetriable(codes []int16) bool {
+	for _, c := range codes {
+		if c != 0 && !slices.Contains(retriable, c) {
+			return false
+		}
+	}
+	return true
+}
+
+// offsetsRequest groups the offsets by topic. Name and id are both set: version 6 sends the id, older ones the name.
+func offsetsRequest(offsets []checkpoint.OffsetCommit) *kmsg.TxnOffsetCommitRequest {
+	req := kmsg.NewPtrTxnOffsetCommitRequest()
+	at := make(map[string]int)
+	for i := range offsets {
+		o := &offsets[i]
+		t, ok := at[o.Position.Topic]
+		if !ok {
+			t = len(req.Topics)
+			at[o.Position.Topic] = t
+			rt := kmsg.NewTxnOffsetCommitRequestTopic()
+			rt.Topic, rt.TopicID = o.Position.Topic, o.Position.TopicID
+			req.Topics = append(req.Topics, rt)
+		}
+		rp := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+		rp.Partition, rp.Offset, rp.LeaderEpoch = o.Position.Partition, o.Position.Offset, o.Position.LeaderEpoch
+		rp.Metadata = &o.Metadata
+		req.Topics[t].Partitions = append(req.Topics[t].Partitions, rp)
+	}
+	return req
+}
+
+// offsetCodes collects the code of every partition. An answer that leaves one out is no answer: codes is nil. err names
+// the first partition that was not accepted.
+func offsetCodes(resp *kmsg.TxnOffsetCommitResponse, want int) (codes []int16, err error) {
+	codes = make([]int16, 0, want)
+	for _, t := range resp.Topics {
+		name := t.Topic
+		if name == "" {
+			name = fmt.Sprintf("topic id %x", t.TopicID)
+		}
+		for _, p := range t.Partitions {
+			codes = append(codes, p.ErrorCode)
+			if e := kerr.ErrorForCode(p.ErrorCode); e != nil && (err == nil || !slices.Contains(retriable, p.ErrorCode)) {
+				err = fmt.Errorf("%s/%d: %w", name, p.Partition, e)
+			}
+		}
+	}
+	if len(codes) != want {
+		return nil, fmt.Errorf("the broker answered for %d of %d partitions", len(codes), want)
+	}
+	return codes, err
+}
