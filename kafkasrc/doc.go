@@ -1,0 +1,28 @@
+// Package kafkasrc is the source side on Kafka: who owns which partitions (Group) and what is in them (Fetcher).
+//
+// The two are separate clients on purpose. Membership lives as long as the process, so that a roll back inside it
+// does not move partitions; what is fetched lives as long as an attempt, starts at positions that come from
+// checkpoints, never from the group's own reading of offsets, and is dropped whole when the attempt ends.
+//
+// Invariants:
+//
+//	I1  The ownership epoch grows before any callback that takes partitions away returns, and whenever the member
+//	    id changes. A Fence is given only for the current epoch and only while the member id is the one that
+//	    the epoch was taken with: a member that was expelled and joined anew never vouches for what it owned before.
+//	I2  A Fence never has an empty member id or a negative generation.
+//	I3  The Group's client fetches no records.
+//	I4  Deliveries of one partition are in offset order without overlap: every Delivery starts at or above the Next
+//	    of the one before, and Next only grows.
+//	I5  Next passes everything that a reader of committed records can never see: transaction markers, aborted
+//	    records, what compaction removed. Markers are fetched and counted for that. No timer or listing of end
+//	    offsets is needed: compaction spares the active segment, so the last offset below the last stable one always
+//	    belongs to a record or a marker. (Between those and an open transaction a removed tail can be passed only
+//	    when the transaction ends.)
+//	I6  The Fetcher never resets a position. One that the log does not have ends the process (OffsetGone).
+//
+// Goroutines: Group owns one that polls its client for errors, ended and awaited by Close; kgo's own are ended by
+// Close too. Fetcher has none besides kgo's: Run is the caller's goroutine.
+//
+// Files: group.go (joining, leaving, the poll loop), ownership.go (epochs and fences), fetcher.go (the fetch loop),
+// convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch).
+package kafkasrc

@@ -1,0 +1,241 @@
+package kafkasrc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+)
+
+// Defaults and limits of a Group.
+const (
+	DefaultSessionTimeout   = 10 * time.Second
+	DefaultRebalanceTimeout = 60 * time.Second
+	maxHeartbeat            = 3 * time.Second
+)
+
+// GroupConfig says which group to join and as whom.
+type GroupConfig struct {
+	Kafka kafka.Config
+	// Group is the group id, the application's name.
+	Group string
+	// InstanceID makes the membership static: a process that starts again with it gets its partitions back at once.
+	// It must be unique among the running processes of the group.
+	InstanceID string
+	// SessionTimeout is how long the group waits for a silent member; 0 means 10 s. The broker bounds it by
+	// group.min.session.timeout.ms and group.max.session.timeout.ms.
+	SessionTimeout time.Duration
+	// RebalanceTimeout is how long the group waits for a member to give partitions up; 0 means 60 s.
+	RebalanceTimeout time.Duration
+	// Topics are the topics to share, at least one.
+	Topics []string
+	// BeforeRevoke, when set, is called before partitions are given up in a rebalance, while the epoch still holds
+	// and the group waits; ctx ends after RevokeBudget. It may take a last checkpoint. It is not called when
+	// the membership is lost, nor by Leave and Close.
+	BeforeRevoke func(ctx context.Context, gone []element.TopicPartition)
+	// RevokeBudget bounds BeforeRevoke; 0 means half of RebalanceTimeout.
+	RevokeBudget time.Duration
+	// Logger gets what happens to the membership; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Group is the membership in a consumer group. It shares partitions out and fetches nothing. One per process.
+type Group struct {
+	cfg GroupConfig
+	log *slog.Logger
+	cl  *kgo.Client
+	own *ownership
+
+	leaving   context.Context // ended first of all by Leave and Close, so that no callback waits for a checkpoint
+	leave     context.CancelFunc
+	closeOnce sync.Once
+	polled    chan struct{} // closed when the poll loop has ended
+}
+
+// JoinGroup starts the membership and returns at once; Changes tells when partitions have come. The error is that of
+// a wrong configuration. ctx only bounds the call itself.
+func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if cfg.Group == "" || cfg.InstanceID == "" || len(cfg.Topics) == 0 {
+		return nil, errors.New("a group needs a name, an instance id and at least one topic")
+	}
+	cfg.SessionTimeout = orDefault(cfg.SessionTimeout, DefaultSessionTimeout)
+	cfg.RebalanceTimeout = orDefault(cfg.RebalanceTimeout, DefaultRebalanceTimeout)
+	cfg.RevokeBudget = orDefault(cfg.RevokeBudget, cfg.RebalanceTimeout/2)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	g := &Group{
+		cfg: cfg, own: newOwnership(), polled: make(chan struct{}),
+		log: cfg.Logger.With("group", cfg.Group, "instance", cfg.InstanceID),
+	}
+	g.leaving, g.leave = context.WithCancel(context.Background())
+	cl, err := kafka.NewClient(cfg.Kafka,
+		kgo.ConsumerGroup(cfg.Group),
+		kgo.InstanceID(cfg.InstanceID),
+		kgo.ConsumeTopics(cfg.Topics...),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.SessionTimeout(cfg.SessionTimeout),
+		kgo.HeartbeatInterval(min(cfg.SessionTimeout/4, maxHeartbeat)),
+		kgo.RebalanceTimeout(cfg.RebalanceTimeout),
+		kgo.DisableAutoCommit(),
+		// With no offset to start from kgo assigns no partition to its fetcher, so the client never fetches. Pausing
+		// instead would need every topic paused before its first assignment and again after a purge.
+		kgo.AdjustFetchOffsetsFn(func(context.Context, map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+			return map[string]map[int32]kgo.Offset{}, nil
+		}),
+		kgo.OnPartitionsAssigned(g.onAssigned),
+		kgo.OnPartitionsRevoked(g.onRevoked),
+		kgo.OnPartitionsLost(g.onLost),
+	)
+	if err != nil {
+		g.leave()
+		return nil, fmt.Errorf("client of group %s: %w", cfg.Group, err)
+	}
+	g.cl = cl
+	go g.poll()
+	return g, nil
+}
+
+// Changes gets a value whenever something changed; several changes may come as one. Read Current and Err then.
+func (g *Group) Changes() <-chan struct{} { return g.own.changes }
+
+// Current gives what is owned now.
+func (g *Group) Current() Assignment { return g.own.current() }
+
+// Err gives the error that ended the membership for good, nil while there is none. Its class is Stop.
+func (g *Group) Err() error { return g.own.failure() }
+
+// Fence gives member and generation for a transactional offset commit of what was owned in epoch. They are read under
+// the lock that proves the epoch to hold; the error is of class Rejoin when it does not, or that of Err.
+func (g *Group) Fence(epoch uint64) (Fence, error) {
+	member, generation, err := g.own.fence(epoch, g.cl.GroupMetadata)
+	if err != nil {
+		return Fence{}, fmt.Errorf("group %s: %w", g.cfg.Group, err)
+	}
+	return Fence{Group: g.cfg.Group, Member: member, Generation: generation, InstanceID: g.cfg.InstanceID}, nil
+}
+
+// Leave gives up the static membership, so that the others get the partitions at once instead of after the session
+// timeout. Close must follow.
+func (g *Group) Leave(ctx context.Context) error {
+	g.leave()
+	// First the client stops: it would join again when it learns that its member is gone. For a static member this
+	// alone sends nothing.
+	if err := g.cl.LeaveGroupContext(ctx); err != nil && !leftAlready(err) {
+		return kafka.Classify(err, "stop the membership in group %s", g.cfg.Group)
+	}
+	left, err := kadm.NewClient(g.cl).LeaveGroup(ctx, kadm.LeaveGroup(g.cfg.Group).InstanceIDs(g.cfg.InstanceID).Reason("instance is shut down"))
+	if err == nil {
+		err = left.Error()
+	}
+	if err != nil && !leftAlready(err) {
+		return kafka.Classify(err, "leave group %s as instance %s", g.cfg.Group, g.cfg.InstanceID)
+	}
+	g.own.lost()
+	g.log.Info("left the group")
+	return nil
+}
+
+// leftAlready says that the group does not know the member any more, which is what leaving wants.
+func leftAlready(err error) bool {
+	return errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.GroupIDNotFound)
+}
+
+// Close ends the client and waits for its goroutines. The static membership stays until the session times out, so
+// that a process that starts again within it gets its partitions back without a rebalance.
+func (g *Group) Close() {
+	g.closeOnce.Do(func() {
+		g.leave()
+		g.cl.Close()
+		<-g.polled
+		g.own.lost()
+	})
+}
+
+func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
+	member, generation := cl.GroupMetadata()
+	epoch, grew := g.own.assigned(added, member)
+	if grew {
+		g.log.Info("partitions assigned", "added", sortedPartitions(added), "epoch", epoch, "generation", generation)
+	}
+}
+
+func (g *Group) onRevoked(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+	if len(gone) == 0 {
+		return
+	}
+	tps := sortedPartitions(gone)
+	if g.cfg.BeforeRevoke != nil && g.leaving.Err() == nil {
+		ctx, cancel := context.WithTimeout(g.leaving, g.cfg.RevokeBudget)
+		g.cfg.BeforeRevoke(ctx, tps)
+		cancel()
+	}
+	epoch := g.own.revoked(gone)
+	g.log.Info("partitions revoked", "gone", tps, "epoch", epoch)
+}
+
+func (g *Group) onLost(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+	epoch := g.own.lost()
+	if len(gone) > 0 {
+		g.log.Warn("membership lost, and with it all partitions", "gone", sortedPartitions(gone), "epoch", epoch)
+	}
+}
+
+// poll takes what kgo injects: with nothing to fetch these are only errors. It ends when the client is closed or a
+// fatal error came; the client then goes on failing to join until Close, which a fenced member may do without harm.
+func (g *Group) poll() {
+	defer close(g.polled)
+	for {
+		fetches := g.cl.PollFetches(context.Background())
+		if fetches.IsClientClosed() {
+			return
+		}
+		fetches.EachError(func(topic string, partition int32, err error) {
+			if fatal := g.fatal(topic, err); fatal != nil {
+				g.own.fail(fatal)
+				return
+			}
+			g.log.Warn("group membership disturbed, trying again", "topic", topic, "partition", partition, "err", err)
+		})
+	}
+}
+
+// fatal classes the errors that no new try of joining can cure; nil for the others.
+func (g *Group) fatal(topic string, err error) error {
+	switch {
+	case kafka.IsInstanceFenced(err):
+		return fault.Stopf(fault.Fenced, "group %s: another process uses instance id %q: every instance needs its own (%w)", g.cfg.Group, g.cfg.InstanceID, err)
+	case kafka.IsDenied(err):
+		if topic != "" {
+			return fault.Stopf(fault.Denied, "group %s: access to topic %s is refused: %w", g.cfg.Group, topic, err)
+		}
+		return fault.Stopf(fault.Denied, "group %s: access is refused: %w", g.cfg.Group, err)
+	case errors.Is(err, kerr.InvalidSessionTimeout):
+		return fault.Stopf(fault.Usage, "group %s: session timeout %v is outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms: %w", g.cfg.Group, g.cfg.SessionTimeout, err)
+	case errors.Is(err, kerr.InconsistentGroupProtocol):
+		return fault.Stopf(fault.Usage, "group %s is used by consumers of another kind; choose another application name: %w", g.cfg.Group, err)
+	case errors.Is(err, kerr.InvalidGroupID), errors.Is(err, kerr.GroupMaxSizeReached):
+		return fault.Stopf(fault.Usage, "group %s: %w", g.cfg.Group, err)
+	}
+	return nil
+}
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d <= 0 {
+		return def
+	}
+	return d
+}

@@ -1,0 +1,158 @@
+package kafkasrc
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// Assignment is what this instance owns.
+type Assignment struct {
+	// Epoch grows at every change of ownership; 0 before the first assignment.
+	Epoch uint64
+	// Partitions are sorted. The slice is the receiver's own.
+	Partitions []element.TopicPartition
+}
+
+// Fence is what a transactional offset commit needs so that the broker refuses it once this member is gone.
+type Fence struct {
+	Group, Member string
+	Generation    int32
+	InstanceID    string
+}
+
+// ownership holds the partitions, their epoch and the member id they were given to. It knows no client: the callbacks
+// put in what the group says, fence is told what the client's member is now.
+type ownership struct {
+	mu      sync.Mutex
+	epoch   uint64
+	owned   map[element.TopicPartition]bool
+	member  string // the member id at the last assignment; "" while none stands
+	err     error  // fatal, sticky
+	changes chan struct{}
+}
+
+func newOwnership() *ownership {
+	return &ownership{owned: make(map[element.TopicPartition]bool), changes: make(chan struct{}, 1)}
+}
+
+// assigned adds partitions under a member id. The epoch grows when something was added, when the member id is another
+// one than before, and at the first call; a call that brings nothing new leaves it.
+func (o *ownership) assigned(added map[string][]int32, member string) (epoch uint64, grew bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	grew = o.epoch == 0 || member != o.member
+	o.member = member
+	eachPartition(added, func(tp element.TopicPartition) {
+		grew = grew || !o.owned[tp]
+		o.owned[tp] = true
+	})
+	if grew {
+		o.bump()
+	}
+	return o.epoch, grew
+}
+
+// revoked takes partitions away, the membership stands.
+func (o *ownership) revoked(gone map[string][]int32) (epoch uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	changed := false
+	eachPartition(gone, func(tp element.TopicPartition) {
+		changed = changed || o.owned[tp]
+		delete(o.owned, tp)
+	})
+	if changed {
+		o.bump()
+	}
+	return o.epoch
+}
+
+// lost takes everything away: the group no longer knows this member.
+func (o *ownership) lost() (epoch uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.epoch == 0 { // never assigned: there is nothing that anyone could hold an epoch of
+		return 0
+	}
+	if len(o.owned) > 0 || o.member != "" {
+		clear(o.owned)
+		o.member = ""
+		o.bump()
+	}
+	return o.epoch
+}
+
+// fail records the error that ends the membership. The first one stays.
+func (o *ownership) fail(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+		o.signal()
+	}
+}
+
+func (o *ownership) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+func (o *ownership) current() Assignment {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	a := Assignment{Epoch: o.epoch, Partitions: make([]element.TopicPartition, 0, len(o.owned))}
+	for tp := range o.owned {
+		a.Partitions = append(a.Partitions, tp)
+	}
+	slices.SortFunc(a.Partitions, element.TopicPartition.Compare)
+	return a
+}
+
+// fence checks that epoch still stands for the member that now gives, which is called under the lock.
+func (o *ownership) fence(epoch uint64, now func() (member string, generation int32)) (string, int32, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return "", 0, o.err
+	}
+	if epoch == 0 || epoch != o.epoch {
+		return "", 0, fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d no longer holds, it is %d now", epoch, o.epoch)
+	}
+	member, generation := now()
+	if member == "" || generation < 0 || member != o.member {
+		return "", 0, fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d was taken as member %q, now the member is %q in generation %d", epoch, o.member, member, generation)
+	}
+	return member, generation, nil
+}
+
+// bump and signal need the lock.
+func (o *ownership) bump() {
+	o.epoch++
+	o.signal()
+}
+
+func (o *ownership) signal() {
+	select {
+	case o.changes <- struct{}{}:
+	default:
+	}
+}
+
+func eachPartition(m map[string][]int32, fn func(element.TopicPartition)) {
+	for topic, ps := range m {
+		for _, p := range ps {
+			fn(element.TopicPartition{Topic: topic, Partition: p})
+		}
+	}
+}
+
+func sortedPartitions(m map[string][]int32) []element.TopicPartition {
+	var tps []element.TopicPartition
+	eachPartition(m, func(tp element.TopicPartition) { tps = append(tps, tp) })
+	slices.SortFunc(tps, element.TopicPartition.Compare)
+	return tps
+}
