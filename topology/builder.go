@@ -1,0 +1,236 @@
+package topology
+
+import (
+	"fmt"
+
+	"github.com/millweir/millweir/serde"
+)
+
+// Builder collects the sources, steps and sinks of one application. Mistakes are collected too and reported by Plan, all
+// at once. A Builder is used by one goroutine; it is not changed by Plan.
+type Builder struct {
+	application string
+	sources     []*node
+	nodes       []*node // all, in the order of definition: parents before children
+	problems    []Problem
+}
+
+// New starts the topology of an application. The name is part of the consumer group, of transactional ids and of
+// checkpoint files; it matches ^[A-Za-z0-9._-]{1,128}$.
+func New(application string) *Builder { return &Builder{application: application} }
+
+// Stream is the output of a source or step. Several steps may consume it; each sees all records. The zero Stream belongs
+// to no topology: what is built on it is part of none.
+type Stream[K, V any] struct {
+	b *Builder
+	n *node
+}
+
+// Policy says what is done with a record that cannot be processed.
+type Policy uint8
+
+// The policies. Fail is the default.
+const (
+	// Fail ends the task with a RecordError, and the process with it: a restart would meet the same record.
+	Fail Policy = iota
+	// Skip leaves the record out of the failing step and of what follows that step; other branches are not affected.
+	// It is counted through Env.Skipped. State that the step would have changed for it stays as it was.
+	Skip
+)
+
+// String names the policy as configuration does.
+func (p Policy) String() string {
+	switch p {
+	case Fail:
+		return "fail"
+	case Skip:
+		return "skip"
+	}
+	return fmt.Sprintf("policy(%d)", uint8(p))
+}
+
+// StartKind tells the kinds of Start apart.
+type StartKind uint8
+
+// The kinds of start positions.
+const (
+	// StartCommitted starts at the offset that the group has committed, at the earliest one when there is none.
+	StartCommitted StartKind = iota
+	// StartEarliest starts at the first record in the topic.
+	StartEarliest
+	// StartLatest starts behind the last record in the topic.
+	StartLatest
+)
+
+// Start says where a source begins in partitions which the application has no checkpoint of. A checkpoint always wins.
+// The zero value is Committed().
+type Start struct{ Kind StartKind }
+
+// Committed starts at the group's committed offset, at the earliest one when there is none.
+func Committed() Start { return Start{StartCommitted} }
+
+// Earliest starts at the first record in the topic, whatever offset another program may have committed for the group.
+func Earliest() Start { return Start{StartEarliest} }
+
+// Latest starts behind the last record in the topic, whatever offset another program may have committed for the group.
+func Latest() Start { return Start{StartLatest} }
+
+// String names the start as configuration does.
+func (s Start) String() string {
+	switch s.Kind {
+	case StartCommitted:
+		return "committed"
+	case StartEarliest:
+		return "earliest"
+	case StartLatest:
+		return "latest"
+	}
+	return fmt.Sprintf("start(%d)", uint8(s.Kind))
+}
+
+// SourceOption changes a source.
+type SourceOption func(*sourceConfig)
+
+type sourceConfig struct {
+	start    Start
+	onDecode Policy
+	onError  Policy
+}
+
+// StartAt says where a partition without a checkpoint begins. The default is Committed().
+func StartAt(s Start) SourceOption { return func(c *sourceConfig) { c.start = s } }
+
+// OnDecodeError says what happens to a record of the source whose key or value cannot be decoded. The default is Fail.
+func OnDecodeError(p Policy) SourceOption { return func(c *sourceConfig) { c.onDecode = p } }
+
+// OnError says what happens to a record of the source that a step or sink behind it cannot process: an error or panic
+// of a user function, a null key in a keyed step, an overflow, a value that cannot be encoded. The default is Fail.
+func OnError(p Policy) SourceOption { return func(c *sourceConfig) { c.onError = p } }
+
+// SinkOption changes a sink.
+type SinkOption func(*sinkConfig)
+
+type sinkConfig struct{ dropHeaders bool }
+
+// WithoutHeaders makes the sink write records without headers. By default all headers pass, in order and with repeats.
+func WithoutHeaders() SinkOption { return func(c *sinkConfig) { c.dropHeaders = true } }
+
+// kind tells the nodes of the graph apart; it is printed.
+type kind string
+
+const (
+	kindSource kind = "source"
+	kindSink   kind = "sink"
+)
+
+// node is a source, step or sink of the logical graph. The types of its records live in compile only.
+type node struct {
+	kind   kind
+	name   string
+	source *node // the source it hangs from, itself for a source
+	parent *node // nil for a source
+	kids   []*node
+	// keyCodec and valueCodec are serde ids: for sources and sinks what they read and write, for steps what the bytes
+	// carried along beside the output are in. An empty valueCodec says that there are none.
+	keyCodec, valueCodec string
+
+	topic string // sources and sinks
+	sourceConfig
+	sinkConfig
+	sinkIndex int
+	states    []state
+
+	// compile makes the operator of one task. down holds the operators of kids, in order; each is a port of this
+	// node's output type, and so is what compile returns of its input type. For a source it is a root.
+	compile func(c *compiler, n *node, down []any) (any, error)
+}
+
+// state is one keyed state of a step.
+type state struct{ name, codec string }
+
+// problem notes a mistake.
+func (b *Builder) problem(k kind, name, format string, args ...any) {
+	b.problems = append(b.problems, Problem{Kind: k.group(), Name: name, Text: fmt.Sprintf(format, args...)})
+}
+
+// group gives the word that problems use: source, step or sink.
+func (k kind) group() string {
+	if k == kindSource || k == kindSink || k == "application" {
+		return string(k)
+	}
+	return "step"
+}
+
+// FromTopic reads a topic. name is the name of the source: tasks, their state and their metrics carry it.
+//
+// A record whose value is null is not decoded: it travels as a tombstone. A null key is not decoded either.
+func FromTopic[K, V any](b *Builder, name, topic string, k serde.Serde[K], v serde.Serde[V], opts ...SourceOption) Stream[K, V] {
+	n := &node{kind: kindSource, name: name, topic: topic}
+	n.source = n
+	for _, o := range opts {
+		o(&n.sourceConfig)
+	}
+	n.keyCodec = codecName(b, n, "key", k)
+	n.valueCodec = codecName(b, n, "value", v)
+	n.compile = func(c *compiler, n *node, down []any) (any, error) {
+		return newSourceOp(c, n, k, v, joinPorts[K, V](down)), nil
+	}
+	b.sources = append(b.sources, n)
+	b.nodes = append(b.nodes, n)
+	return Stream[K, V]{b: b, n: n}
+}
+
+// ToTopic writes a stream to a topic. name is the name of the sink.
+//
+// Headers and timestamp pass as they are; a tombstone is written as null, an empty encoding as empty, a null key as
+// null. Bytes are not encoded again where that is not needed: the key keeps its wire bytes when k has the name of the
+// source's key serde, the value when no step changed it and v has the name of the source's value serde.
+func ToTopic[K, V any](s Stream[K, V], name, topic string, k serde.Serde[K], v serde.Serde[V], opts ...SinkOption) {
+	if s.b == nil {
+		return
+	}
+	n := &node{kind: kindSink, name: name, topic: topic}
+	for _, o := range opts {
+		o(&n.sinkConfig)
+	}
+	n.keyCodec = codecName(s.b, n, "key", k)
+	n.valueCodec = codecName(s.b, n, "value", v)
+	n.compile = func(c *compiler, n *node, _ []any) (any, error) {
+		return newSinkOp(c, n, k, v), nil
+	}
+	s.b.attach(n, s.n)
+}
+
+// codecName gives the name of a serde; a serde that is missing or panics is a problem of the node.
+func codecName[T any](b *Builder, n *node, role string, s serde.Serde[T]) (name string) {
+	if s == nil {
+		b.problem(n.kind, n.name, "the %s serde is nil", role)
+		return ""
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			b.problem(n.kind, n.name, "the %s serde panics when asked for its name: %v", role, p)
+		}
+	}()
+	if name = s.Name(); name == "" {
+		b.problem(n.kind, n.name, "the %s serde has an empty name", role)
+	}
+	return name
+}
+
+// attach hangs a step or sink under its parent.
+func (b *Builder) attach(n, parent *node) {
+	n.parent, n.source = parent, parent.source
+	parent.kids = append(parent.kids, n)
+	b.nodes = append(b.nodes, n)
+}
+
+// addStep hangs a step under a stream and gives its output.
+func addStep[K, V, W any](s Stream[K, V], n *node) Stream[K, W] {
+	if s.b == nil {
+		return Stream[K, W]{}
+	}
+	n.keyCodec = s.n.keyCodec
+	s.b.attach(n, s.n)
+	return Stream[K, W]{b: s.b, n: n}
+}

@@ -1,0 +1,148 @@
+// Package memenv is a topology.Env in memory, for tests and benchmarks: state tables, and the outputs of every sink.
+package memenv
+
+import (
+	"bytes"
+	"hash/maphash"
+	"iter"
+	"slices"
+)
+
+// Table is keyed state in open addressing: no Go map, no pointer per key. Like a real store it moves values when they
+// change their length, so what was read before a write is not valid after it.
+type Table struct {
+	seed  maphash.Seed
+	index []uint32 // entry + 1, 0 is free
+	ents  []entry
+	keys  []byte
+	vals  []byte
+	live  int
+}
+
+type entry struct {
+	hash       uint64
+	key, value span
+	live       bool
+}
+
+type span struct{ off, n uint32 }
+
+func (s span) of(b []byte) []byte { return b[s.off : s.off+s.n : s.off+s.n] }
+
+// NewTable gives an empty table with room for some keys.
+func NewTable() *Table {
+	return &Table{seed: maphash.MakeSeed(), index: make([]uint32, 1024)}
+}
+
+// find gives the entry of a key, alive or deleted, or -1 and the free place in the index.
+func (t *Table) find(key []byte) (ent int, place int, hash uint64) {
+	hash = maphash.Bytes(t.seed, key)
+	mask := len(t.index) - 1
+	for i := int(hash) & mask; ; i = (i + 1) & mask {
+		e := t.index[i]
+		if e == 0 {
+			return -1, i, hash
+		}
+		if en := &t.ents[e-1]; en.hash == hash && bytes.Equal(en.key.of(t.keys), key) {
+			return int(e - 1), i, hash
+		}
+	}
+}
+
+// Get implements topology.StateTable.
+func (t *Table) Get(key []byte) ([]byte, bool) {
+	if e, _, _ := t.find(key); e >= 0 && t.ents[e].live {
+		return t.ents[e].value.of(t.vals), true
+	}
+	return nil, false
+}
+
+// Put implements topology.StateTable.
+func (t *Table) Put(key, value []byte) {
+	slot, _ := t.Upsert(key, len(value))
+	copy(slot, value)
+}
+
+// Delete implements topology.StateTable.
+func (t *Table) Delete(key []byte) {
+	if e, _, _ := t.find(key); e >= 0 && t.ents[e].live {
+		t.ents[e].live = false
+		t.live--
+	}
+}
+
+// Upsert implements topology.StateTable.
+func (t *Table) Upsert(key []byte, size int) ([]byte, bool) {
+	e, place, hash := t.find(key)
+	if e < 0 {
+		e = t.insert(key, place, hash)
+	}
+	en := &t.ents[e]
+	existed := en.live && int(en.value.n) == size
+	if !en.live {
+		en.live = true
+		t.live++
+	}
+	if int(en.value.n) != size || en.value.off == 0 {
+		t.scramble(en.value)
+		en.value = span{uint32(len(t.vals)), uint32(size)}
+		t.vals = append(t.vals, make([]byte, size)...)
+	}
+	if !existed {
+		t.scramble(en.value)
+	}
+	return en.value.of(t.vals), existed
+}
+
+// scramble makes a value that is no longer valid, or not yet filled, visibly wrong.
+func (t *Table) scramble(s span) {
+	for i := range s.of(t.vals) {
+		t.vals[int(s.off)+i] = 0xDB
+	}
+}
+
+func (t *Table) insert(key []byte, place int, hash uint64) int {
+	if len(t.vals) == 0 {
+		t.vals = append(t.vals, 0) // offset 0 says "no value yet"
+	}
+	t.ents = append(t.ents, entry{hash: hash, key: span{uint32(len(t.keys)), uint32(len(key))}})
+	t.keys = append(t.keys, key...)
+	t.index[place] = uint32(len(t.ents))
+	if len(t.ents)*2 > len(t.index) {
+		t.grow()
+	}
+	return len(t.ents) - 1
+}
+
+func (t *Table) grow() {
+	t.index = make([]uint32, 2*len(t.index))
+	mask := len(t.index) - 1
+	for n := range t.ents {
+		i := int(t.ents[n].hash) & mask
+		for t.index[i] != 0 {
+			i = (i + 1) & mask
+		}
+		t.index[i] = uint32(n + 1)
+	}
+}
+
+// Len is the number of keys.
+func (t *Table) Len() int { return t.live }
+
+// All gives copies of all keys and values in the order of the keys.
+func (t *Table) All() iter.Seq2[string, []byte] {
+	var live []entry
+	for _, e := range t.ents {
+		if e.live {
+			live = append(live, e)
+		}
+	}
+	slices.SortFunc(live, func(a, b entry) int { return bytes.Compare(a.key.of(t.keys), b.key.of(t.keys)) })
+	return func(yield func(string, []byte) bool) {
+		for _, e := range live {
+			if !yield(string(e.key.of(t.keys)), bytes.Clone(e.value.of(t.vals))) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package topology
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/internal/fault"
+)
+
+const (
+	nameRule  = "a name matches ^[A-Za-z0-9._-]{1,128}$"
+	topicRule = "a topic name matches ^[A-Za-z0-9._-]{1,249}$ and is not . or .."
+	// nodesMax bounds the sources, steps and sinks of one topology.
+	nodesMax = 4096
+)
+
+var (
+	nameRE  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+	topicRE = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
+)
+
+func validName(s string) bool { return nameRE.MatchString(s) }
+
+func validTopic(s string) bool { return topicRE.MatchString(s) && s != "." && s != ".." }
+
+// Plan is a checked topology: what the engine runs, and what is compared with a checkpoint at a restore. It does not
+// change, and may be used by several goroutines.
+type Plan struct {
+	Application string
+	// Sources are in the order of definition, and so are the others.
+	Sources []SourcePlan
+	Steps   []StepPlan
+	Sinks   []SinkPlan
+	States  []StatePlan
+
+	sources []*node
+}
+
+// SourcePlan is one source: a task per partition of its topic.
+type SourcePlan struct {
+	Name, Topic          string
+	Start                Start
+	Stateful             bool // some step behind it keeps state
+	KeyCodec, ValueCodec string
+	OnDecodeError        Policy
+	OnError              Policy
+}
+
+// StepPlan is one step between a source and the sinks.
+type StepPlan struct {
+	Name string
+	// Kind is filter, map, aggregate, count, sum, min, max, last or process.
+	Kind   string
+	Source string
+	// From is the name of the source or step that it consumes.
+	From string
+}
+
+// SinkPlan is one sink. Index is what Env.Emit is called with: its place in Plan.Sinks.
+type SinkPlan struct {
+	Index                int
+	Name, Topic          string
+	Source               string
+	From                 string // the source or step that it consumes
+	KeyCodec, ValueCodec string
+}
+
+// StatePlan is one keyed state. A state that was restored under the same source, step and name must have the same codecs.
+type StatePlan struct {
+	Source, Step, Name string
+	KeyCodec, Codec    string
+}
+
+// ID names the state within its task: step/name.
+func (s StatePlan) ID() string { return s.Step + "/" + s.Name }
+
+// String gives step/name@codec, as messages name a state.
+func (s StatePlan) String() string { return s.ID() + "@" + s.Codec }
+
+// Plan checks the topology and makes the plan. The error is a *PlanError with all problems, classed to end the process.
+// A later change of the Builder does not change the plan.
+func (b *Builder) Plan() (*Plan, error) {
+	problems := slices.Concat(b.problems, b.check())
+	if len(problems) > 0 {
+		return nil, fault.Stopf(fault.BadFile, "%w", &PlanError{Application: b.application, Problems: problems})
+	}
+	p := &Plan{Application: b.application}
+	for _, n := range b.clone() {
+		p.add(n)
+	}
+	return p, nil
+}
+
+// add enters a node; parents come before children.
+func (p *Plan) add(n *node) {
+	switch n.kind {
+	case kindSource:
+		p.sources = append(p.sources, n)
+		p.Sources = append(p.Sources, SourcePlan{
+			Name: n.name, Topic: n.topic, Start: n.start, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
+			OnDecodeError: n.onDecode, OnError: n.onError,
+		})
+	case kindSink:
+		n.sinkIndex = len(p.Sinks)
+		p.Sinks = append(p.Sinks, SinkPlan{
+			Index: n.sinkIndex, Name: n.name, Topic: n.topic, Source: n.source.name, From: n.parent.name,
+			KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
+		})
+	default:
+		p.Steps = append(p.Steps, StepPlan{Name: n.name, Kind: string(n.kind), Source: n.source.name, From: n.parent.name})
+	}
+	for _, s := range n.states {
+		p.States = append(p.States, StatePlan{
+			Source: n.source.name, Step: n.name, Name: s.name, KeyCodec: n.source.keyCodec, Codec: s.codec,
+		})
+		p.Sources[slices.Index(p.sources, n.source)].Stateful = true
+	}
+}
+
+// clone copies the graph, so that the plan stays as it is when the builder goes on.
+func (b *Builder) clone() []*node {
+	twin := make(map[*node]*node, len(b.nodes))
+	out := make([]*node, len(b.nodes))
+	for i, n := range b.nodes {
+		c := *n
+		c.kids = nil
+		c.states = slices.Clone(n.states)
+		twin[n], out[i] = &c, &c
+	}
+	for _, c := range out {
+		c.source = twin[c.source]
+		if c.parent != nil {
+			c.parent = twin[c.parent]
+			c.parent.kids = append(c.parent.kids, c)
+		}
+	}
+	return out
+}
+
+// check gives the problems of the graph as a whole.
+func (b *Builder) check() []Problem {
+	var ps []Problem
+	note := func(k kind, name, format string, args ...any) {
+		ps = append(ps, Problem{Kind: k.group(), Name: name, Text: fmt.Sprintf(format, args...)})
+	}
+	if !validName(b.application) {
+		note("application", b.application, "%s", nameRule)
+	}
+	if len(b.sources) == 0 {
+		note("application", b.application, "there is no source")
+	}
+	if len(b.nodes) > nodesMax {
+		note("application", b.application, "%d sources, steps and sinks; at most %d are allowed", len(b.nodes), nodesMax)
+	}
+	b.checkNames(note)
+	b.checkTopics(note)
+	for _, n := range b.sources {
+		if len(n.kids) == 0 {
+			note(n.kind, n.name, "nothing consumes it")
+		}
+		checkOptions(n, note)
+	}
+	return ps
+}
+
+type noteFunc func(k kind, name, format string, args ...any)
+
+// checkNames wants valid names, unique among sources and steps (which streams and states are named by) and among sinks.
+func (b *Builder) checkNames(note noteFunc) {
+	streams, sinks := map[string]*node{}, map[string]*node{}
+	for _, n := range b.nodes {
+		if !validName(n.name) {
+			note(n.kind, n.name, "%s", nameRule)
+			continue
+		}
+		names := streams
+		if n.kind == kindSink {
+			names = sinks
+		}
+		if other := names[n.name]; other != nil {
+			note(n.kind, n.name, "the name is taken by another %s", other.kind)
+			continue
+		}
+		names[n.name] = n
+	}
+}
+
+// checkTopics wants valid topics, one source per topic, and no sink that feeds a source.
+func (b *Builder) checkTopics(note noteFunc) {
+	read := map[string]string{}
+	for _, n := range b.sources {
+		if first, twice := read[n.topic]; twice {
+			note(n.kind, n.name, "topic %q is already read by source %q; let several steps consume that source", n.topic, first)
+			continue
+		}
+		read[n.topic] = n.name
+	}
+	for _, n := range b.nodes {
+		if n.kind != kindSource && n.kind != kindSink {
+			continue
+		}
+		if !validTopic(n.topic) {
+			note(n.kind, n.name, "topic %q: %s", n.topic, topicRule)
+		}
+		if n.kind == kindSink {
+			if src, loop := read[n.topic]; loop {
+				note(n.kind, n.name, "topic %q is read by source %q: a loop", n.topic, src)
+			}
+		}
+	}
+}
+
+func checkOptions(n *node, note noteFunc) {
+	for _, p := range []Policy{n.onDecode, n.onError} {
+		if p > Skip {
+			note(n.kind, n.name, "%s: allowed are %s", p, strings.Join([]string{Fail.String(), Skip.String()}, " and "))
+		}
+	}
+	if n.start.Kind > StartLatest {
+		note(n.kind, n.name, "%s: allowed are committed, earliest and latest", n.start)
+	}
+}
