@@ -15,7 +15,7 @@ const (
 	maxReadBytes     = 100 << 20 // an answer of a broker; one batch may be as large as the broker's message.max.bytes
 	maxDecompressed  = 256 << 20 // one batch, unpacked
 	metadataMaxAge   = time.Minute
-	metadataMinAge   = time.Second
+	metadataMinAge   = 250 * time.Millisecond // also how soon a new leader is looked for
 	backoffFirst     = 50 * time.Millisecond
 	backoffMost      = 2 * time.Second
 	defaultReach     = 10 * time.Second

@@ -72,7 +72,12 @@ func fetchStable(ctx context.Context, cl *kgo.Client, group string, tps []elemen
 		return nil, fmt.Errorf("the broker answered for %d groups instead of one", len(resp.Groups))
 	}
 	g := resp.Groups[0]
-	if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+	if err := kerr.ErrorForCode(g.ErrorCode); errors.Is(err, kerr.GroupIDNotFound) {
+		for _, tp := range tps { // a group that nobody has used yet has no offsets, open transactions included
+			out[tp] = Committed{Offset: -1, LeaderEpoch: -1}
+		}
+		return nil, nil
+	} else if err != nil {
 		return nil, err
 	}
 	asked := make(map[element.TopicPartition]bool, len(tps))

@@ -1,0 +1,421 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+func cluster(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, Config) {
+	t.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c, Config{Brokers: c.ListenAddrs(), Logger: slog.New(slog.DiscardHandler)}
+}
+
+func client(t *testing.T, cfg Config, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	cl, err := NewClient(cfg, opts...)
+	require.NoError(t, err)
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func tp(topic string, p int32) element.TopicPartition {
+	return element.TopicPartition{Topic: topic, Partition: p}
+}
+
+func TestProbeTellsTheCluster(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(3, "in"), kfake.SeedTopics(1, "out"), kfake.ClusterID("c1"))
+	got, err := Probe(within(t, 5*time.Second), cfg, Need{Topics: []string{"in", "out"}, TransactionTimeout: time.Minute})
+	require.NoError(t, err)
+	require.Equal(t, "c1", got.ID)
+	require.EqualValues(t, 2, got.TransactionVersion)
+	require.Equal(t, 15*time.Minute, got.TransactionMaxTimeout)
+	require.Len(t, got.Topics, 2)
+	require.EqualValues(t, 3, got.Topics["in"].Partitions)
+	require.False(t, got.Topics["in"].ID.IsZero())
+	require.NotEqual(t, got.Topics["in"].ID, got.Topics["out"].ID)
+}
+
+func requireStop(t *testing.T, err error, code fault.Code, says ...string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, fault.Stop, fault.RecoveryOf(err), "%v", err)
+	require.Equal(t, code, fault.CodeOf(err), "%v", err)
+	for _, s := range says {
+		require.Contains(t, err.Error(), s)
+	}
+	require.NotContains(t, err.Error(), "\n")
+}
+
+func TestProbeOfAnUnreachableBrokerIsBoundedAndNamesIt(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	start := time.Now()
+	_, err = Probe(t.Context(), Config{Brokers: []string{addr}, Reach: 700 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}, Need{})
+	requireStop(t, err, fault.Unreachable, addr, "700ms", "connection refused")
+	require.Less(t, time.Since(start), 3*time.Second)
+}
+
+func TestProbeOfAServerThatNeverAnswersIsBounded(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	start := time.Now()
+	_, err = Probe(t.Context(), Config{Brokers: []string{l.Addr().String()}, Reach: 700 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}, Need{})
+	requireStop(t, err, fault.Unreachable, l.Addr().String())
+	require.Less(t, time.Since(start), 3*time.Second)
+}
+
+func TestProbeOfAServerThatIsNotKafka(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	_, err = Probe(t.Context(), Config{Brokers: []string{l.Addr().String()}, Reach: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)}, Need{})
+	requireStop(t, err, fault.Unreachable, l.Addr().String())
+}
+
+func TestProbeEndsWithItsContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = Probe(within(t, 200*time.Millisecond), Config{Brokers: []string{l.Addr().String()}, Logger: slog.New(slog.DiscardHandler)}, Need{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotEqual(t, fault.Stop, fault.RecoveryOf(err))
+}
+
+func TestProbeRefusesOldClusters(t *testing.T) {
+	for name, v := range map[string]*kversion.Versions{"3.8": kversion.V3_8_0(), "2.8": kversion.V2_8_0()} {
+		t.Run(name, func(t *testing.T) {
+			_, cfg := cluster(t, kfake.MaxVersions(v))
+			_, err := Probe(within(t, 5*time.Second), cfg, Need{})
+			requireStop(t, err, fault.BrokerTooOld, "Kafka 4.0", "transaction.version=2")
+		})
+	}
+	t.Run("downgraded feature", func(t *testing.T) {
+		_, cfg := cluster(t)
+		_, err := kadm.NewClient(client(t, cfg)).UpdateFeatures(t.Context(), false, kadm.FeatureUpdate{Feature: "transaction.version", MaxVersionLevel: 1, UpgradeType: 2})
+		require.NoError(t, err)
+		_, err = Probe(within(t, 5*time.Second), cfg, Need{})
+		requireStop(t, err, fault.BrokerTooOld, "transaction.version 1")
+	})
+}
+
+func TestProbeComparesTheTransactionTimeout(t *testing.T) {
+	_, cfg := cluster(t, kfake.BrokerConfigs(map[string]string{"transaction.max.timeout.ms": "30000"}))
+	_, err := Probe(within(t, 5*time.Second), cfg, Need{TransactionTimeout: time.Minute})
+	requireStop(t, err, fault.TransactionTimeout, "60000", "30000")
+	_, err = Probe(within(t, 5*time.Second), cfg, Need{TransactionTimeout: 30 * time.Second})
+	require.NoError(t, err)
+}
+
+func TestProbeGoesOnWhenTheMaximumMayNotBeRead(t *testing.T) {
+	c, cfg := cluster(t, kfake.BrokerConfigs(map[string]string{"transaction.max.timeout.ms": "30000"}))
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := kreq.(*kmsg.DescribeConfigsRequest)
+		resp := req.ResponseKind().(*kmsg.DescribeConfigsResponse)
+		for _, r := range req.Resources {
+			rr := kmsg.NewDescribeConfigsResponseResource()
+			rr.ResourceType, rr.ResourceName, rr.ErrorCode = r.ResourceType, r.ResourceName, kerr.ClusterAuthorizationFailed.Code
+			resp.Resources = append(resp.Resources, rr)
+		}
+		return resp, nil, true
+	})
+	var logged bytes.Buffer
+	cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	got, err := Probe(within(t, 5*time.Second), cfg, Need{TransactionTimeout: time.Minute})
+	require.NoError(t, err)
+	require.Zero(t, got.TransactionMaxTimeout)
+	require.Contains(t, logged.String(), "transaction.max.timeout.ms cannot be read")
+
+	cl := client(t, cfg, kgo.TransactionalID("x"), kgo.TransactionTimeout(time.Minute))
+	_, _, err = cl.ProducerID(within(t, 5*time.Second))
+	requireStop(t, Classify(err, "initialise x"), fault.TransactionTimeout)
+}
+
+func TestProbeNamesAllMissingTopics(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(1, "there"))
+	_, err := Probe(within(t, 5*time.Second), cfg, Need{Topics: []string{"b", "there", "a", "a"}})
+	requireStop(t, err, fault.UnknownTopic, "[a b]")
+	require.NotContains(t, err.Error(), "there]")
+	_, err = Probe(within(t, 5*time.Second), cfg, Need{Topics: []string{"only"}})
+	requireStop(t, err, fault.UnknownTopic, "topic only does not exist")
+}
+
+func TestProbeWaitsForALateTopicAndItsID(t *testing.T) {
+	c, cfg := cluster(t, kfake.SeedTopics(1, "late"))
+	asked := 0
+	c.ControlKey(int16(kmsg.Metadata), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := kreq.(*kmsg.MetadataRequest)
+		if len(req.Topics) == 0 {
+			return nil, nil, false
+		}
+		asked++
+		if asked > 3 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.MetadataResponse)
+		mt := kmsg.NewMetadataResponseTopic()
+		mt.Topic = kmsg.StringPtr("late")
+		if asked == 1 {
+			mt.ErrorCode = kerr.UnknownTopicOrPartition.Code
+		} else { // there, but without an id
+			mt.Partitions = append(mt.Partitions, kmsg.NewMetadataResponseTopicPartition())
+		}
+		resp.Topics = append(resp.Topics, mt)
+		return resp, nil, true
+	})
+	got, err := Probe(within(t, 8*time.Second), cfg, Need{Topics: []string{"late"}})
+	require.NoError(t, err)
+	require.False(t, got.Topics["late"].ID.IsZero())
+	require.Equal(t, 4, asked)
+}
+
+func TestProbeWithWrongPasswordIsDenied(t *testing.T) {
+	_, cfg := cluster(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "p"))
+	_, err := Probe(within(t, 5*time.Second), cfg, Need{})
+	requireStop(t, err, fault.Unreachable, "SASL")
+}
+
+func TestEnsureTopicCreatesOnceAndLeavesWhatIsThere(t *testing.T) {
+	_, cfg := cluster(t)
+	cl := client(t, cfg)
+	id, err := EnsureTopic(within(t, 5*time.Second), cl, "app-checkpoints", 2, map[string]*string{"cleanup.policy": kmsg.StringPtr("compact")})
+	require.NoError(t, err)
+	require.False(t, id.IsZero())
+	again, err := EnsureTopic(within(t, 5*time.Second), cl, "app-checkpoints", 7, nil)
+	require.NoError(t, err)
+	require.Equal(t, id, again)
+	topics, err := DescribeTopics(within(t, 5*time.Second), cl, []string{"app-checkpoints"})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, topics["app-checkpoints"].Partitions)
+}
+
+func TestPositions(t *testing.T) {
+	c, cfg := cluster(t, kfake.SeedTopics(2, "in"))
+	cl := client(t, cfg, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	ctx := within(t, 10*time.Second)
+	for i := range 10 {
+		r := &kgo.Record{Topic: "in", Partition: 1, Value: []byte("v"), Timestamp: time.UnixMilli(int64(1000 * i))}
+		require.NoError(t, cl.ProduceSync(ctx, r).FirstErr())
+	}
+	req := kadm.Offsets{}
+	req.AddOffset("in", 1, 4, -1)
+	_, err := kadm.NewClient(cl).DeleteRecords(ctx, req)
+	require.NoError(t, err)
+	both := []element.TopicPartition{tp("in", 0), tp("in", 1)}
+	id := c.TopicInfo("in").TopicID
+
+	start, err := StartOffsets(ctx, cl, both)
+	require.NoError(t, err)
+	require.EqualValues(t, 0, start[tp("in", 0)].Offset)
+	require.EqualValues(t, 4, start[tp("in", 1)].Offset)
+	require.EqualValues(t, 2, start[tp("in", 1)].PartitionCount)
+	require.Equal(t, element.TopicID(id), start[tp("in", 1)].TopicID)
+	end, err := EndOffsets(ctx, cl, both)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, end[tp("in", 1)].Offset)
+	stable, err := StableEndOffsets(ctx, cl, both)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, stable[tp("in", 1)].Offset)
+	at, err := OffsetsForTime(ctx, cl, both, time.UnixMilli(6500))
+	require.NoError(t, err)
+	require.EqualValues(t, 7, at[tp("in", 1)].Offset)
+	require.EqualValues(t, 0, at[tp("in", 0)].Offset)
+	late, err := OffsetsForTime(ctx, cl, both, time.UnixMilli(99_000))
+	require.NoError(t, err)
+	require.EqualValues(t, 10, late[tp("in", 1)].Offset)
+
+	_, err = StartOffsets(ctx, cl, []element.TopicPartition{tp("in", 2)})
+	requireStop(t, err, fault.UnknownTopic, "in/2", "has 2 partitions")
+	_, err = EndOffsets(ctx, cl, []element.TopicPartition{tp("gone", 0)})
+	requireStop(t, err, fault.UnknownTopic, "gone")
+}
+
+func TestStableOffsetsReadsMetadataAndAbsence(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(2, "in"))
+	cl := client(t, cfg)
+	ctx := within(t, 10*time.Second)
+	os := kadm.Offsets{}
+	os.Add(kadm.Offset{Topic: "in", Partition: 1, At: 7, LeaderEpoch: 3, Metadata: "handle"})
+	require.NoError(t, kadm.NewClient(cl).CommitAllOffsets(ctx, "g", os))
+	got, err := StableOffsets(ctx, cl, "g", []element.TopicPartition{tp("in", 0), tp("in", 1)})
+	require.NoError(t, err)
+	require.Equal(t, Committed{Offset: -1, LeaderEpoch: -1}, got[tp("in", 0)])
+	require.Equal(t, Committed{Offset: 7, LeaderEpoch: 3, Metadata: "handle", Found: true}, got[tp("in", 1)])
+	none, err := StableOffsets(ctx, cl, "never-seen", []element.TopicPartition{tp("in", 0)})
+	require.NoError(t, err)
+	require.False(t, none[tp("in", 0)].Found)
+	empty, err := StableOffsets(ctx, cl, "g", nil)
+	require.NoError(t, err)
+	require.Empty(t, empty)
+}
+
+func unstable(c *kfake.Cluster, times int) *int {
+	n := 0
+	c.ControlKey(int16(kmsg.OffsetFetch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := kreq.(*kmsg.OffsetFetchRequest)
+		n++
+		if n > times || !req.RequireStable {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.OffsetFetchResponse)
+		g := kmsg.NewOffsetFetchResponseGroup()
+		g.Group = req.Groups[0].Group
+		for _, t := range req.Groups[0].Topics {
+			rt := kmsg.NewOffsetFetchResponseGroupTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+				rp.Partition, rp.Offset = p, -1
+				if p == 0 {
+					rp.ErrorCode = kerr.UnstableOffsetCommit.Code
+				}
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			g.Topics = append(g.Topics, rt)
+		}
+		resp.Groups = append(resp.Groups, g)
+		return resp, nil, true
+	})
+	return &n
+}
+
+func TestStableOffsetsWaitsForAnOpenTransactionQuickly(t *testing.T) {
+	c, cfg := cluster(t, kfake.SeedTopics(2, "in"))
+	n := unstable(c, 3)
+	cl := client(t, cfg)
+	start := time.Now()
+	got, err := StableOffsets(within(t, 10*time.Second), cl, "g", []element.TopicPartition{tp("in", 0), tp("in", 1)})
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	require.Equal(t, 4, *n)
+	require.Less(t, time.Since(start), 2*time.Second)
+}
+
+func TestStableOffsetsEndsWithItsContext(t *testing.T) {
+	c, cfg := cluster(t, kfake.SeedTopics(2, "in"))
+	unstable(c, 1<<30)
+	_, err := StableOffsets(within(t, 300*time.Millisecond), client(t, cfg), "g", []element.TopicPartition{tp("in", 0)})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Contains(t, err.Error(), "group g")
+}
+
+func TestClassify(t *testing.T) {
+	for err, want := range map[error]struct {
+		fault.Recovery
+		fault.Code
+	}{
+		kerr.GroupAuthorizationFailed:   {fault.Stop, fault.Denied},
+		kerr.FencedInstanceID:           {fault.Stop, fault.Fenced},
+		kerr.InvalidTransactionTimeout:  {fault.Stop, fault.TransactionTimeout},
+		kerr.IllegalGeneration:          {fault.Rejoin, fault.Failed},
+		kerr.UnknownMemberID:            {fault.Rejoin, fault.Failed},
+		kerr.CoordinatorNotAvailable:    {fault.Restart, fault.Failed},
+		&net.OpError{Op: "dial"}:        {fault.Restart, fault.Unreachable},
+		fault.Stopf(fault.Corrupt, "x"): {fault.Stop, fault.Corrupt},
+	} {
+		got := Classify(fmt.Errorf("wrapped: %w", err), "do %d", 1)
+		require.Equal(t, want.Recovery, fault.RecoveryOf(got), "%v", err)
+		require.Equal(t, want.Code, fault.CodeOf(got), "%v", err)
+		require.ErrorIs(t, got, err)
+		require.True(t, strings.HasPrefix(got.Error(), "do 1: "))
+	}
+	require.NoError(t, Classify(nil, "x"))
+	require.True(t, IsRetriable(kerr.ConcurrentTransactions))
+	require.True(t, IsRetriable(kerr.NotCoordinator))
+	require.False(t, IsRetriable(context.Canceled))
+	require.False(t, IsRetriable(kerr.ProducerFenced))
+	require.True(t, IsFenced(kerr.InvalidProducerEpoch))
+}
+
+func TestNewClientNeedsBrokers(t *testing.T) {
+	_, err := NewClient(Config{})
+	require.Error(t, err)
+	_, err = NewClient(Config{Brokers: make([]string, 65)})
+	require.Error(t, err)
+}
+
+func TestLogBridgeLeavesRepeatsOut(t *testing.T) {
+	var out bytes.Buffer
+	b := newLogBridge(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	now := time.Unix(100, 0)
+	b.now = func() time.Time { return now }
+	require.Equal(t, kgo.LogLevelWarn, b.Level())
+	for range 10 {
+		b.Log(kgo.LogLevelWarn, "no connection", "addr", "x:1")
+	}
+	require.Equal(t, 1, strings.Count(out.String(), "no connection"))
+	now = now.Add(repeatEvery)
+	b.Log(kgo.LogLevelWarn, "no connection", "addr", "x:1")
+	require.Equal(t, 2, strings.Count(out.String(), "no connection"))
+	require.Contains(t, out.String(), "left_out=9")
+	b.Log(kgo.LogLevelInfo, "joined")
+	require.NotContains(t, out.String(), "joined", "kgo's info is our debug")
+}
+
+func TestLogBridgeFollowsTheLevel(t *testing.T) {
+	for lvl, want := range map[slog.Level]kgo.LogLevel{
+		slog.LevelDebug - 8: kgo.LogLevelDebug, slog.LevelDebug: kgo.LogLevelInfo, slog.LevelWarn: kgo.LogLevelWarn,
+		slog.LevelError: kgo.LogLevelError, slog.LevelError + 4: kgo.LogLevelNone,
+	} {
+		b := newLogBridge(slog.New(slog.NewTextHandler(&bytes.Buffer{}, &slog.HandlerOptions{Level: lvl})))
+		require.Equal(t, want, b.Level(), "%v", lvl)
+	}
+}
+
+func TestBackoffGrowsAndIsBounded(t *testing.T) {
+	for i := range 100 {
+		d := backoff(i)
+		require.Greater(t, d, 30*time.Millisecond)
+		require.LessOrEqual(t, d, backoffMost*6/5)
+	}
+	require.Less(t, backoff(1), 100*time.Millisecond)
+	require.Greater(t, backoff(20), time.Second)
+}
+
+func TestTransactionTimeoutErrorNamesBothNumbers(t *testing.T) {
+	requireStop(t, TransactionTimeoutError(time.Minute, time.Second), fault.TransactionTimeout, "60000", "1000")
+	requireStop(t, TransactionTimeoutError(time.Minute, 0), fault.TransactionTimeout, "60000")
+	require.False(t, errors.Is(TransactionTimeoutError(1, 1), context.Canceled))
+}
