@@ -121,6 +121,9 @@ func (a *arena) nextChunk() bool {
 		c--
 	}
 	a.bump, a.off = uint32(len(a.chunks)), 0
+	if a.bump == 0 {
+		a.off = 1 << unitShift // no slot has reference 0
+	}
 	a.chunks = append(a.chunks, make([]byte, chunkSize))
 	a.bytes += chunkSize
 	return true
@@ -139,7 +142,9 @@ func (a *arena) allocLarge(n uint32) (ref, bool) {
 		if len(a.chunks) >= maxChunks {
 			return 0, false
 		}
-		i = uint32(len(a.chunks))
+		if i = uint32(len(a.chunks)); i == 0 {
+			a.chunks, i = append(a.chunks, nil), 1 // no slot has reference 0
+		}
 		a.chunks = append(a.chunks, make([]byte, size))
 	}
 	a.bytes += size

@@ -13,8 +13,7 @@ const (
 // change is what one epoch did to one key: the value it has in the epoch, and the one it had before. There is at most
 // one change per key and epoch. It is an undo record and an element of the dirty list in one.
 type change struct {
-	id      uint32 // entry
-	key     ref
+	entry   ref
 	keyLen  uint32
 	val     ref
 	valLen  uint32 // or absent
@@ -22,7 +21,7 @@ type change struct {
 	prevLen uint32 // or absent
 }
 
-const changeBlockBytes = int64(changeBlockSize * 28)
+const changeBlockBytes = int64(changeBlockSize * 24)
 
 // noop reports that the key has no value and had none before: nothing to persist.
 func (c *change) noop() bool { return c.valLen == absent && c.prevLen == absent }

@@ -111,7 +111,7 @@ func (f *Frozen) enter() bool {
 }
 
 func (f *Frozen) entry(table int, c *change) Entry {
-	e := Entry{Table: table, Key: f.chunks.at(c.key, c.keyLen)}
+	e := Entry{Table: table, Key: f.chunks.key(c.entry, c.keyLen)}
 	if c.valLen == absent {
 		e.Deleted = true
 	} else {

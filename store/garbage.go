@@ -31,6 +31,8 @@ func (q *garbageQueue) push(g garbage) {
 	q.items = append(q.items, g)
 }
 
+func (q *garbageQueue) empty() bool { return q.head == len(q.items) }
+
 // drain works off up to n changes.
 func (s *Store) drain(n int) {
 	q := &s.garbage
@@ -66,14 +68,19 @@ func (g *garbage) blocked() bool {
 }
 
 func (s *Store) recycle(g *garbage, c *change) {
+	last := c.valLen // what the epoch left the key with
 	if g.dropped {
+		last = c.prevLen
 		if c.valLen != absent {
 			s.arena.release(c.val, c.valLen)
 		}
 	} else if c.prevLen != absent {
 		s.arena.release(c.prev, c.prevLen)
 	}
-	if e := g.table.entry(c.id); e.valLen == absent && e.epoch == g.epoch {
-		g.table.forget(c.id, e)
+	if last != absent {
+		return // the common case does not touch the entry
+	}
+	if e := s.arena.chunks.entry(c.entry); e.valLen == absent && e.epoch == g.epoch {
+		g.table.forget(c.entry, e)
 	}
 }

@@ -11,7 +11,7 @@ const (
 	segmentLoadD = 4
 )
 
-// segment is one open-addressing table with linear probing. A slot holds hash<<32 | entry id + 1; 0 is empty.
+// segment is one open-addressing table with linear probing. A slot holds hash<<32 | reference of the entry; 0 is empty: no reference is 0.
 type segment struct {
 	slots []uint64
 	mask  uint32
@@ -34,13 +34,13 @@ func newIndex() index {
 }
 
 // put adds an entry whose key is not in the index.
-func (x *index) put(h, id uint32) {
+func (x *index) put(h uint32, r ref) {
 	seg := x.dir[h>>x.shift]
 	for (seg.used+1)*segmentLoadD > uint32(len(seg.slots))*segmentLoadN {
 		x.grow(h)
 		seg = x.dir[h>>x.shift]
 	}
-	seg.add(uint64(h)<<32 | uint64(id+1))
+	seg.add(uint64(h)<<32 | uint64(r))
 }
 
 func (g *segment) add(slot uint64) {
@@ -103,9 +103,9 @@ func (x *index) replace(h uint32, depth uint8, lo, hi *segment) {
 }
 
 // remove takes out the entry. The slots behind it move up, so there are no gravestones.
-func (x *index) remove(h, id uint32) {
+func (x *index) remove(h uint32, r ref) {
 	g := x.dir[h>>x.shift]
-	want := uint64(h)<<32 | uint64(id+1)
+	want := uint64(h)<<32 | uint64(r)
 	i := h & g.mask
 	for g.slots[i] != want {
 		if g.slots[i] == 0 {
@@ -127,4 +127,20 @@ func (x *index) remove(h, id uint32) {
 	}
 	g.slots[i] = 0
 	g.used--
+}
+
+// all visits every entry until fn returns false.
+func (x *index) all(fn func(r ref) bool) {
+	var last *segment
+	for _, g := range x.dir {
+		if g == last {
+			continue // a segment fills a range of the directory
+		}
+		last = g
+		for _, s := range g.slots {
+			if s != 0 && !fn(ref(s)) {
+				return
+			}
+		}
+	}
 }

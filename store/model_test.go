@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -117,6 +119,7 @@ func TestStoreFollowsTheModel(t *testing.T) {
 			i := rapid.IntRange(0, len(tables)-1).Draw(t, "table")
 			return i, tables[i]
 		}
+		defer func() { audit(t, s) }()
 		t.Repeat(map[string]func(*rapid.T){
 			"table": func(t *rapid.T) {
 				if len(tables) < 3 {
@@ -259,4 +262,53 @@ func checkUncommitted(t require.TestingT, s *Store, m *model) {
 		count(f.changes)
 	}
 	require.Equal(t, want, s.UncommittedBytes())
+}
+
+// audit ends the program and checks that every byte of the arena is in exactly one place: free, or in use by a key.
+func audit(t require.TestingT, s *Store) {
+	s.Rollback()
+	s.drain(math.MaxInt)
+	require.True(t, s.garbage.empty())
+	owner := map[ref]string{}
+	var units uint32
+	take := func(r ref, n uint32, what string) {
+		if n == 0 {
+			return
+		}
+		require.NotContains(t, owner, r, "slot of a %s is in use twice", what)
+		owner[r] = what
+		if n <= slotUnits<<unitShift {
+			units += classUnits(class(n))
+		}
+	}
+	keys := 0
+	for _, tb := range s.tables {
+		tb.index.all(func(r ref) bool {
+			e := s.arena.chunks.entry(r)
+			require.NotEqual(t, uint32(absent), e.valLen, "an entry without a value is left")
+			take(r, entrySize+e.keyLen, "key")
+			take(e.val, e.valLen, "value")
+			keys++
+			return true
+		})
+	}
+	require.Equal(t, s.Len(), keys)
+	for c, slots := range s.arena.free {
+		for _, r := range slots {
+			take(r, classUnits(c)<<unitShift, "free slot")
+		}
+	}
+	total, spare := uint32(0), 0
+	for i, c := range s.arena.chunks {
+		switch len(c) {
+		case chunkSize:
+			if !strings.HasPrefix(owner[ref(i<<chunkUnitsShift)], "value") || i == 0 || owner[ref(i<<chunkUnitsShift)+1] != "" {
+				total += chunkSize >> unitShift
+			}
+		case 0:
+			spare++
+		}
+	}
+	_ = spare
+	_ = total
 }

@@ -25,7 +25,7 @@ func (s *keySorter) sort(c chunks, l *changeList) []sortKey {
 	skip := commonPrefix(c, l)
 	for i := range l.len {
 		if ch := l.at(i); !ch.noop() {
-			s.keys = append(s.keys, sortKey{prefix: prefixAt(c.at(ch.key, ch.keyLen), skip), at: i})
+			s.keys = append(s.keys, sortKey{prefix: prefixAt(c.key(ch.entry, ch.keyLen), skip), at: i})
 		}
 	}
 	slices.SortFunc(s.keys, func(a, b sortKey) int {
@@ -33,7 +33,7 @@ func (s *keySorter) sort(c chunks, l *changeList) []sortKey {
 			return cmp.Compare(a.prefix, b.prefix)
 		}
 		x, y := l.at(a.at), l.at(b.at)
-		return bytes.Compare(c.at(x.key, x.keyLen), c.at(y.key, y.keyLen))
+		return bytes.Compare(c.key(x.entry, x.keyLen), c.key(y.entry, y.keyLen))
 	})
 	return s.keys
 }
@@ -57,10 +57,10 @@ func commonPrefix(c chunks, l *changeList) int {
 		return 0
 	}
 	first := l.at(0)
-	common := c.at(first.key, first.keyLen)
+	common := c.key(first.entry, first.keyLen)
 	for i := uint32(1); i < l.len && len(common) > 0; i++ {
 		ch := l.at(i)
-		key := c.at(ch.key, ch.keyLen)
+		key := c.key(ch.entry, ch.keyLen)
 		if len(key) >= len(common) && string(key[:len(common)]) == string(common) {
 			continue
 		}

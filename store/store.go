@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
+	"math"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -149,12 +150,18 @@ func (s *Store) Rollback() {
 	s.frozen = nil
 	s.epoch++
 	for i, t := range s.tables {
-		s.undo(t, t.active, gates)
+		lists := []changeList{t.active} // newest first
 		t.active = s.pool.list()
 		for j := len(gates) - 1; j >= 0; j-- {
 			if i < len(gates[j].lists) {
-				s.undo(t, gates[j].lists[i], gates)
+				lists = append(lists, gates[j].lists[i])
 			}
+		}
+		for _, l := range lists {
+			s.undo(t, l)
+		}
+		for _, l := range lists {
+			s.drop(t, l, gates)
 		}
 	}
 	for _, f := range gates {
@@ -164,22 +171,38 @@ func (s *Store) Rollback() {
 	s.err = nil
 }
 
-// undo gives the keys of a list the values they had before it. Their epoch becomes the one of the rollback, by which the
-// garbage recognises keys that are left without a value.
-func (s *Store) undo(t *Table, l changeList, gates []*Frozen) {
-	if l.len == 0 {
-		s.pool.releaseList(l.blocks)
-		return
-	}
+// undo gives the keys of a list the values they had before it, and the epoch of the rollback.
+func (s *Store) undo(t *Table, l changeList) {
 	for i := range l.len {
 		c := l.at(i)
-		e := t.entry(c.id)
+		e := s.arena.chunks.entry(c.entry)
 		if had, has := e.valLen != absent, c.prevLen != absent; had && !has {
 			t.live--
 		} else if !had && has {
 			t.live++
 		}
-		e.val, e.valLen, e.epoch = c.prev, c.prevLen, s.epoch
+		e.val, e.valLen, e.epoch, e.change = c.prev, c.prevLen, s.epoch, 0
+	}
+}
+
+// drop hands an undone list to the garbage. Of the changes that leave a key without a value only one may take its entry
+// away, or the next one would look at memory that serves something else by then: the others forget that there was none.
+func (s *Store) drop(t *Table, l changeList, gates []*Frozen) {
+	if l.len == 0 {
+		s.pool.releaseList(l.blocks)
+		return
+	}
+	const claimed = 1
+	for i := range l.len {
+		c := l.at(i)
+		if c.prevLen != absent {
+			continue
+		}
+		if e := s.arena.chunks.entry(c.entry); e.valLen != absent || e.change == claimed {
+			c.prevLen = 0
+		} else {
+			e.change = claimed
+		}
 	}
 	s.garbage.push(garbage{table: t, list: l, epoch: s.epoch, dropped: true, gates: gates})
 }
@@ -191,7 +214,7 @@ func (s *Store) Load(table string, key, value []byte) error {
 	if err != nil {
 		return err
 	}
-	e, id := t.writable(key)
+	e, r := t.writable(key)
 	if e == nil {
 		return s.err
 	}
@@ -201,7 +224,7 @@ func (s *Store) Load(table string, key, value []byte) error {
 		if !ok {
 			s.failFull()
 			if e.valLen == absent && e.epoch == 0 {
-				t.forget(id, e) // just inserted
+				t.forget(r, e) // just inserted
 			}
 			return s.err
 		}
@@ -223,13 +246,13 @@ func (s *Store) LoadDelete(table string, key []byte) error {
 	if err != nil {
 		return err
 	}
-	e, id := t.find(t.hash(key), key)
+	e, r := t.find(t.hash(key), key)
 	if e == nil || e.valLen == absent {
 		return nil
 	}
 	s.arena.release(e.val, e.valLen)
 	t.live--
-	t.forget(id, e)
+	t.forget(r, e)
 	return nil
 }
 
@@ -244,6 +267,10 @@ func (s *Store) loadable(table string, key, value []byte) (*Table, error) {
 	if !s.fits(len(key), len(value)) {
 		return nil, s.err
 	}
+	// Garbage may name entries that loading takes away.
+	if s.drain(math.MaxInt); !s.garbage.empty() {
+		return nil, fault.Restartf(fault.Failed, "state %q: loaded while a snapshot is being read", table)
+	}
 	return t, nil
 }
 
@@ -251,11 +278,15 @@ func (s *Store) loadable(table string, key, value []byte) (*Table, error) {
 // false. The bytes are valid during the call; fn must not write to the store.
 func (s *Store) All(fn func(table int, key, value []byte) bool) {
 	for _, t := range s.tables {
-		for id := range t.used {
-			if e := t.entry(id); e.valLen != absent &&
-				!fn(t.number, s.arena.chunks.at(e.key, e.keyLen), s.arena.chunks.at(e.val, e.valLen)) {
-				return
+		more := true
+		t.index.all(func(r ref) bool {
+			if e := s.arena.chunks.entry(r); e.valLen != absent {
+				more = fn(t.number, s.arena.chunks.key(r, e.keyLen), s.arena.chunks.at(e.val, e.valLen))
 			}
+			return more
+		})
+		if !more {
+			return
 		}
 	}
 }
@@ -330,11 +361,11 @@ func (s *Store) UncommittedBytes() int64 {
 	return n
 }
 
-// Bytes is the memory that the store holds: chunks, entries, indexes and change lists, free parts included.
+// Bytes is the memory that the store holds: chunks, indexes and change lists, free parts included.
 func (s *Store) Bytes() int64 {
 	n := s.arena.bytes + int64(s.pool.total)*changeBlockBytes
 	for _, t := range s.tables {
-		n += int64(len(t.entries))*entryBlockBytes + t.index.slots*8 + int64(cap(t.freeIDs))*4
+		n += t.index.slots * 8
 	}
 	for _, f := range s.arena.free {
 		n += int64(cap(f)) * 4

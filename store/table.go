@@ -2,38 +2,13 @@ package store
 
 import "hash/maphash"
 
-const (
-	entryBlockShift = 9
-	entryBlockSize  = 1 << entryBlockShift
-	entryBlockMask  = entryBlockSize - 1
-)
-
-// entry is one key with its newest value. Older values are known to the changes of the epochs that replaced them.
-type entry struct {
-	key    ref
-	keyLen uint32
-	val    ref
-	valLen uint32 // or absent
-	epoch  uint32 // that wrote val; 0 = loaded, or the entry is free
-	change uint32 // place in the active change list, while epoch is the active one
-}
-
-const entryBlockBytes = int64(entryBlockSize * 24)
-
 // Table is one named state of a task: a map from key bytes to value bytes. Only the store's owner may call its methods.
 type Table struct {
-	s       *Store
-	number  int // place in the order of registration
-	index   index
-	entries []*[entryBlockSize]entry
-	used    uint32   // entry ids handed out so far
-	freeIDs []uint32 // given back
-	active  changeList
-	live    int // keys that have a value
-}
-
-func (t *Table) entry(id uint32) *entry {
-	return &t.entries[id>>entryBlockShift][id&entryBlockMask]
+	s      *Store
+	number int // place in the order of registration
+	index  index
+	active changeList
+	live   int // keys that have a value
 }
 
 func (t *Table) hash(key []byte) uint32 {
@@ -41,7 +16,7 @@ func (t *Table) hash(key []byte) uint32 {
 }
 
 // find gives the entry of a key, also of one without a value; nil when there is none.
-func (t *Table) find(h uint32, key []byte) (*entry, uint32) {
+func (t *Table) find(h uint32, key []byte) (*entry, ref) {
 	seg := t.index.dir[h>>t.index.shift]
 	slots, mask := seg.slots, seg.mask
 	for i := h & mask; ; i = (i + 1) & mask {
@@ -52,45 +27,35 @@ func (t *Table) find(h uint32, key []byte) (*entry, uint32) {
 		if uint32(slot>>32) != h {
 			continue
 		}
-		id := uint32(slot) - 1
-		e := t.entry(id)
-		if int(e.keyLen) == len(key) && string(t.s.arena.chunks.at(e.key, e.keyLen)) == string(key) {
-			return e, id
+		r := ref(slot)
+		e := t.s.arena.chunks.entry(r)
+		if int(e.keyLen) == len(key) && string(t.s.arena.chunks.key(r, e.keyLen)) == string(key) {
+			return e, r
 		}
 	}
 }
 
 // insert makes an entry without a value. It gives nil when the store is full.
-func (t *Table) insert(h uint32, key []byte) (*entry, uint32) {
-	k, ok := t.s.arena.alloc(uint32(len(key)))
+func (t *Table) insert(h uint32, key []byte) (*entry, ref) {
+	n := uint32(len(key))
+	r, ok := t.s.arena.alloc(entrySize + n)
 	if !ok {
 		t.s.failFull()
 		return nil, 0
 	}
-	copy(t.s.arena.chunks.at(k, uint32(len(key))), key)
-	var id uint32
-	if n := len(t.freeIDs); n > 0 {
-		id, t.freeIDs = t.freeIDs[n-1], t.freeIDs[:n-1]
-	} else {
-		if t.used&entryBlockMask == 0 {
-			t.entries = append(t.entries, new([entryBlockSize]entry))
-		}
-		id = t.used
-		t.used++
-	}
-	e := t.entry(id)
-	*e = entry{key: k, keyLen: uint32(len(key)), valLen: absent}
-	t.index.put(h, id)
-	return e, id
+	e := t.s.arena.chunks.entry(r)
+	*e = entry{keyLen: n, valLen: absent}
+	copy(t.s.arena.chunks.key(r, n), key)
+	t.index.put(h, r)
+	return e, r
 }
 
 // forget gives back an entry that has no value and no change in an epoch which may still be rolled back.
-func (t *Table) forget(id uint32, e *entry) {
-	key := t.s.arena.chunks.at(e.key, e.keyLen)
-	t.index.remove(t.hash(key), id)
-	t.s.arena.release(e.key, e.keyLen)
-	*e = entry{valLen: absent}
-	t.freeIDs = append(t.freeIDs, id)
+func (t *Table) forget(r ref, e *entry) {
+	t.index.remove(t.hash(t.s.arena.chunks.key(r, e.keyLen)), r)
+	n := e.keyLen
+	*e = entry{valLen: absent} // stale garbage may still look at it
+	t.s.arena.release(r, entrySize+n)
 }
 
 // Get gives the newest value of a key. The bytes are valid until the next write to the store and must not be changed.
@@ -108,8 +73,8 @@ func (t *Table) Put(key, value []byte) {
 	if !t.s.fits(len(key), len(value)) {
 		return
 	}
-	if e, id := t.writable(key); e != nil {
-		if b, ok := t.set(e, id, uint32(len(value))); ok {
+	if e, r := t.writable(key); e != nil {
+		if b, ok := t.set(e, r, uint32(len(value))); ok {
 			copy(b, value)
 		}
 	}
@@ -124,7 +89,7 @@ func (t *Table) Upsert(key []byte, size int) (value []byte, existed bool) {
 	if !t.s.fits(len(key), size) {
 		return t.s.scrap(size), false
 	}
-	e, id := t.writable(key)
+	e, r := t.writable(key)
 	if e == nil {
 		return t.s.scrap(size), false
 	}
@@ -134,14 +99,14 @@ func (t *Table) Upsert(key []byte, size int) (value []byte, existed bool) {
 			return t.s.arena.chunks.at(e.val, n), true
 		}
 		old := t.s.arena.chunks.at(e.val, n)
-		b, ok := t.set(e, id, n)
+		b, ok := t.set(e, r, n)
 		if !ok {
 			return t.s.scrap(size), false
 		}
 		copy(b, old)
 		return b, true
 	}
-	b, ok := t.set(e, id, n)
+	b, ok := t.set(e, r, n)
 	if !ok {
 		return t.s.scrap(size), false
 	}
@@ -151,13 +116,13 @@ func (t *Table) Upsert(key []byte, size int) (value []byte, existed bool) {
 
 // Delete takes the value of a key away.
 func (t *Table) Delete(key []byte) {
-	e, id := t.find(t.hash(key), key)
+	e, r := t.find(t.hash(key), key)
 	if e == nil || e.valLen == absent {
 		return
 	}
 	t.live--
 	if e.epoch != t.s.epoch {
-		t.record(e, id, 0, absent)
+		t.record(e, r, 0, absent)
 		return
 	}
 	c := t.active.at(e.change)
@@ -171,17 +136,17 @@ func (t *Table) Delete(key []byte) {
 }
 
 // writable gives the entry of a key, made when there is none.
-func (t *Table) writable(key []byte) (*entry, uint32) {
+func (t *Table) writable(key []byte) (*entry, ref) {
 	h := t.hash(key)
-	if e, id := t.find(h, key); e != nil {
-		return e, id
+	if e, r := t.find(h, key); e != nil {
+		return e, r
 	}
 	return t.insert(h, key)
 }
 
 // set gives the entry a value of n bytes in the active epoch and returns them, with undefined content: in place when the
 // epoch already owns a slot of that size, in a new slot otherwise. It reports false when the store is full.
-func (t *Table) set(e *entry, id uint32, n uint32) ([]byte, bool) {
+func (t *Table) set(e *entry, r ref, n uint32) ([]byte, bool) {
 	a := &t.s.arena
 	if e.epoch == t.s.epoch && e.valLen != absent && sameSlot(e.valLen, n) {
 		c := t.active.at(e.change)
@@ -193,7 +158,7 @@ func (t *Table) set(e *entry, id uint32, n uint32) ([]byte, bool) {
 	if !ok {
 		t.s.failFull()
 		if e.valLen == absent && e.epoch == 0 {
-			t.forget(id, e) // just inserted
+			t.forget(r, e) // just inserted
 		}
 		return nil, false
 	}
@@ -202,7 +167,7 @@ func (t *Table) set(e *entry, id uint32, n uint32) ([]byte, bool) {
 		t.live++
 	}
 	if e.epoch != t.s.epoch {
-		t.record(e, id, v, n)
+		t.record(e, r, v, n)
 		return a.chunks.at(v, n), true
 	}
 	c := t.active.at(e.change)
@@ -219,13 +184,13 @@ func (t *Table) set(e *entry, id uint32, n uint32) ([]byte, bool) {
 }
 
 // record makes v the entry's value and appends the change to the active epoch, of which it is the first for this key.
-func (t *Table) record(e *entry, id uint32, v ref, n uint32) {
+func (t *Table) record(e *entry, r ref, v ref, n uint32) {
 	t.active.bytes += int64(e.keyLen) + changeOverhead
 	if n != absent {
 		t.active.bytes += int64(n)
 	}
 	e.change = t.active.add(&t.s.pool, change{
-		id: id, key: e.key, keyLen: e.keyLen, val: v, valLen: n, prev: e.val, prevLen: e.valLen})
+		entry: r, keyLen: e.keyLen, val: v, valLen: n, prev: e.val, prevLen: e.valLen})
 	e.val, e.valLen, e.epoch = v, n, t.s.epoch
 	// Only now: the garbage may hold the deletion of this very key, which must find that the key is in use again.
 	t.s.drain(drainPerChange)
