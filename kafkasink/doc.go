@@ -1,0 +1,31 @@
+// Package kafkasink turns the output of tasks into records of the open transaction. Between a barrier and the end of
+// its checkpoint it holds back what follows: that belongs to the next transaction, which cannot begin yet.
+//
+// A Sink serves one attempt. Each task has one Writer, used by the task's goroutine alone:
+//
+//	           Barrier(n)                       Release(n): queue of n goes into the transaction
+//	direct ----------------> holding [n]  ------------------------------------> direct
+//	(into the open             |      ^  \                                        (if no later barrier was passed,
+//	 transaction)   Barrier(m) |      |   \ Write: append to the last queue        else holding [m])
+//	                           v      |
+//	                     holding [n][m]       Discard: every queue is dropped, everything returns ErrDiscarded
+//
+// Invariants:
+//
+//	I1  A record written before Barrier(n) is in the transaction that Seal(n) seals, one written after it is not.
+//	I2  The records of one task reach the client in the order of its Write calls, across any number of barriers and
+//	    releases. One task owns one partition of its input and all of the keys in it, and the client keeps the order per
+//	    output partition; so the order per key holds. (The argument is at Writer.drain.)
+//	I3  Held-back bytes of the instance are at most the limit plus one batch per task. Above the limit Write blocks:
+//	    the task stops, its inbox fills, the source pauses.
+//	I4  A nil key or value stays nil (null), an empty one stays empty; headers keep their order and repeats.
+//	I5  The partition of a keyed record is the one that Kafka's Java client chooses: toPositive(murmur2(key)) mod count.
+//	    A record without a key goes to the partition numbered like the task's, mod count, so its order holds as well.
+//	I6  The bytes of keys, values and header values are not copied: nobody changes them after Write.
+//
+// Goroutines: none. Write and Barrier run on the task's goroutine; Seal, Release and Discard on whichever the engine
+// uses. Seal waits for a Release that is still draining.
+//
+// Files: sink.go (Sink: Seal, Release, Discard), writer.go (Writer: hold-back and its order), convert.go (element.Record
+// to kgo.Record), partition.go (murmur2).
+package kafkasink

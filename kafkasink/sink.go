@@ -1,0 +1,238 @@
+package kafkasink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/element"
+)
+
+// ErrDiscarded says that the attempt which the sink belongs to is over.
+var ErrDiscarded = errors.New("the attempt is over, its output is discarded")
+
+// DefaultHoldBackLimit bounds the bytes that an instance holds back.
+const DefaultHoldBackLimit = 64 << 20
+
+// Transactions is where records go. *txn.Manager is one.
+type Transactions interface {
+	// ProduceBatch hands records to the open transaction, beginning one if none is open.
+	ProduceBatch(ctx context.Context, recs []kgo.Record) error
+	// Seal ends the open transaction's content and returns nil when all of it is acknowledged.
+	Seal(ctx context.Context, id element.CheckpointID) error
+}
+
+// Target is one sink of the plan; its index in Config.Targets is the sink's index there.
+type Target struct {
+	Name  string // of the step, for messages
+	Topic string
+	// Partitions is how many the topic has, at least 1.
+	Partitions int32
+	// TopicID is the topic's id when the attempt began; zero when not known.
+	TopicID element.TopicID
+}
+
+// Config says what a Sink writes to.
+type Config struct {
+	Transactions Transactions
+	Targets      []Target
+	// HoldBackLimit is in bytes over all writers; 0 = 64 MiB.
+	HoldBackLimit int64
+	// OnHoldBackFull, if not nil, is called on a task's goroutine each time that its Write starts to wait for room.
+	OnHoldBackFull func(task element.TaskID, held int64)
+	// Logger, nil = slog.Default().
+	Logger *slog.Logger
+}
+
+// Sink is the output side of one attempt.
+type Sink struct {
+	cfg Config
+	log *slog.Logger
+
+	held atomic.Int64 // bytes held back by all writers
+
+	// over ends with Discard; released records are produced under it.
+	over context.Context
+	end  context.CancelFunc
+
+	// draining is a lock that a context can give up waiting for: it is held while released records are produced, so
+	// that a Seal comes after them. It holds one value while it is free.
+	draining chan struct{}
+
+	mu      sync.Mutex
+	writers map[element.TaskID]*Writer // under mu
+	room    chan struct{}              // under mu: closed when held bytes went down, then replaced
+	waiting atomic.Int32               // writers that wait for room
+	warned  bool                       // under mu: the hold-back was full in this attempt already
+}
+
+// New makes the sink of one attempt.
+func New(cfg Config) (*Sink, error) {
+	if cfg.Transactions == nil {
+		return nil, errors.New("kafkasink: no transactions are given")
+	}
+	for i, t := range cfg.Targets {
+		if t.Topic == "" || t.Partitions < 1 {
+			return nil, fmt.Errorf("kafkasink: target %d (%s): topic %q with %d partitions", i, t.Name, t.Topic, t.Partitions)
+		}
+	}
+	if cfg.HoldBackLimit < 0 {
+		return nil, fmt.Errorf("kafkasink: hold-back limit %d is negative", cfg.HoldBackLimit)
+	}
+	cfg.HoldBackLimit = cmp.Or(cfg.HoldBackLimit, DefaultHoldBackLimit)
+	cfg.Targets = slices.Clone(cfg.Targets)
+	s := &Sink{
+		cfg:      cfg,
+		log:      cmp.Or(cfg.Logger, slog.Default()).With("component", "kafkasink"),
+		draining: make(chan struct{}, 1),
+		writers:  make(map[element.TaskID]*Writer),
+		room:     make(chan struct{}),
+	}
+	s.over, s.end = context.WithCancel(context.Background())
+	s.draining <- struct{}{}
+	return s, nil
+}
+
+// Writer gives the writer of a task, the same one each time.
+func (s *Sink) Writer(task element.TaskID) *Writer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.writers[task]
+	if w == nil {
+		w = &Writer{sink: s, task: task}
+		s.writers[task] = w
+	}
+	return w
+}
+
+// HeldBack gives the bytes that are held back at the moment.
+func (s *Sink) HeldBack() int64 { return s.held.Load() }
+
+// Seal ends the transaction's content for checkpoint id. Every writer must have passed Barrier(id). nil means that all
+// of it is acknowledged by the broker. A refused record gives an error with topic and reason, classed: too large or
+// malformed = Stop/BadRecord, no access = Stop/Denied.
+func (s *Sink) Seal(ctx context.Context, id element.CheckpointID) error {
+	if err := s.lockDrain(ctx); err != nil {
+		return err
+	}
+	defer s.unlockDrain()
+	for _, w := range s.sorted() {
+		if err := w.sealable(id); err != nil {
+			return err
+		}
+	}
+	return s.cfg.Transactions.Seal(ctx, id)
+}
+
+// Release ends the hold-back of barrier id after its commit: what the writers hold since then goes into the next
+// transaction, up to the next barrier they passed. It blocks while the client's buffers are full.
+func (s *Sink) Release(id element.CheckpointID) error {
+	if err := s.lockDrain(s.over); err != nil {
+		return err
+	}
+	defer s.unlockDrain()
+	for _, w := range s.sorted() {
+		if err := w.drain(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Discard ends the attempt: what is held back is dropped, writers that wait return ErrDiscarded, as does every later
+// call. It does not touch the transaction, and does not wait.
+func (s *Sink) Discard() {
+	s.end()
+	for _, w := range s.sorted() {
+		w.drop()
+	}
+}
+
+func (s *Sink) lockDrain(ctx context.Context) error {
+	if s.over.Err() != nil {
+		return ErrDiscarded
+	}
+	select {
+	case <-s.draining:
+		return nil
+	case <-ctx.Done():
+		if s.over.Err() != nil {
+			return ErrDiscarded
+		}
+		return ctx.Err()
+	case <-s.over.Done():
+		return ErrDiscarded
+	}
+}
+
+func (s *Sink) unlockDrain() { s.draining <- struct{}{} }
+
+// sorted gives the writers in the order of their tasks, so that runs can be compared.
+func (s *Sink) sorted() []*Writer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ws := make([]*Writer, 0, len(s.writers))
+	for _, w := range s.writers {
+		ws = append(ws, w)
+	}
+	slices.SortFunc(ws, func(a, b *Writer) int { return a.task.Compare(b.task) })
+	return ws
+}
+
+// freed takes bytes off the count and wakes writers that wait for room.
+func (s *Sink) freed(n int64) {
+	s.held.Add(-n)
+	if s.waiting.Load() == 0 {
+		return // one that starts to wait now reads held again after it has counted itself
+	}
+	s.mu.Lock()
+	close(s.room)
+	s.room = make(chan struct{})
+	s.mu.Unlock()
+}
+
+// waitForRoom blocks while the limit is reached. The order matters: count oneself, take the channel, read the count.
+// Whoever frees bytes after that read sees the waiter and closes that channel.
+func (s *Sink) waitForRoom(ctx context.Context, task element.TaskID) error {
+	if s.held.Load() < s.cfg.HoldBackLimit {
+		return nil
+	}
+	s.noteFull(task)
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
+	for {
+		s.mu.Lock()
+		room := s.room
+		s.mu.Unlock()
+		if s.held.Load() < s.cfg.HoldBackLimit {
+			return nil
+		}
+		select {
+		case <-room:
+		case <-s.over.Done():
+			return ErrDiscarded
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *Sink) noteFull(task element.TaskID) {
+	s.mu.Lock()
+	first := !s.warned
+	s.warned = true
+	s.mu.Unlock()
+	if first {
+		s.log.Warn("the hold-back of output is full: tasks wait for the checkpoint's commit", "task", task.String(), "limit_bytes", s.cfg.HoldBackLimit)
+	}
+	if s.cfg.OnHoldBackFull != nil {
+		s.cfg.OnHoldBackFull(task, s.held.Load())
+	}
+}

@@ -1,0 +1,174 @@
+package kafkasink
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// Writer takes the output of one task. Write and Barrier belong to the task's goroutine.
+type Writer struct {
+	sink *Sink
+	task element.TaskID
+
+	mu     sync.Mutex
+	queues []queue // under mu: one per barrier that was passed and not released yet; empty = direct
+}
+
+// queue holds what was written after one barrier and before the next.
+type queue struct {
+	after   element.CheckpointID
+	batches []batch
+}
+
+type batch struct {
+	recs []kgo.Record
+	size int64
+}
+
+// Write takes records for a sink of the plan: into the open transaction, or held back when a barrier was passed that is
+// not released yet. recs and its header slices are the caller's again afterwards; key and value bytes must never
+// change. It blocks while the hold-back limit is reached or the client's buffers are full, as long as ctx lives.
+func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) error {
+	if len(recs) == 0 {
+		return nil
+	}
+	if w.sink.over.Err() != nil {
+		return ErrDiscarded
+	}
+	if sink < 0 || sink >= len(w.sink.cfg.Targets) {
+		return fault.Stopf(fault.Failed, "task %s writes to sink %d of %d", w.task, sink, len(w.sink.cfg.Targets))
+	}
+	out, size := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
+	for w.holding() {
+		if err := w.sink.waitForRoom(ctx, w.task); err != nil {
+			return err
+		}
+		if done, err := w.hold(batch{recs: out, size: size}); done {
+			return err
+		}
+	}
+	// Direct: only this goroutine can make it hold again, so no lock is needed while the records are handed over.
+	if err := w.sink.cfg.Transactions.ProduceBatch(ctx, out); err != nil {
+		return fmt.Errorf("sink %s: %w", w.sink.cfg.Targets[sink].Name, err)
+	}
+	return nil
+}
+
+// Barrier says that what follows belongs to the transaction after checkpoint id.
+func (w *Writer) Barrier(id element.CheckpointID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queues = append(w.queues, queue{after: id})
+}
+
+func (w *Writer) holding() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.queues) > 0
+}
+
+// hold appends a batch to the last queue; done is false when the writer is direct by now.
+func (w *Writer) hold(b batch) (done bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queues) == 0 {
+		return false, nil
+	}
+	if w.sink.over.Err() != nil {
+		return true, ErrDiscarded // Discard dropped what is held, or is about to
+	}
+	q := &w.queues[len(w.queues)-1]
+	q.batches = append(q.batches, b)
+	w.sink.held.Add(b.size)
+	return true, nil
+}
+
+// sealable says why checkpoint id must not be sealed, or nil: its barrier must be the oldest one that is not released.
+// If it was not passed yet, records that belong to id may be missing; if an older one is not released, they are held.
+func (w *Writer) sealable(id element.CheckpointID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case len(w.queues) == 0 || w.queues[0].after > id:
+		return fault.Stopf(fault.Failed, "seal checkpoint %d: task %s has not passed its barrier", id, w.task)
+	case w.queues[0].after < id:
+		return fault.Stopf(fault.Failed, "seal checkpoint %d: task %s still holds back output since checkpoint %d", id, w.task, w.queues[0].after)
+	}
+	return nil
+}
+
+// drain produces the queue of barrier id, batch by batch, and removes it. The lock is not held while records are
+// handed over, which may block.
+//
+// Why the order holds, with the interleaving that would break it:
+//
+//	drain                                   the task
+//	take batch 1, unlock
+//	                                        Write(3): sees a queue, so it appends: [2 3]
+//	ProduceBatch(1)
+//	take batch 2, unlock, ProduceBatch(2)
+//	take batch 3, unlock
+//	                                        Write(4): the list is empty, but the queue is there: appends
+//	ProduceBatch(3)
+//	take batch 4, unlock, ProduceBatch(4)
+//	lock: the list is empty: remove the queue
+//	                                        Write(5): no queue: produces directly, after 4 was handed over
+//
+// The queue is removed only under the lock, when nothing is left in it and everything that was in it has been handed
+// over. Taking the queue out first, or all batches at once, would let Write(4) overtake. There is one drain at a time
+// (Sink.draining). It catches up: while it runs, Write waits at the limit, and each of its batches takes the same way.
+func (w *Writer) drain(id element.CheckpointID) error {
+	for {
+		b, ok := w.next(id)
+		if !ok {
+			return nil
+		}
+		if w.sink.over.Err() != nil {
+			return ErrDiscarded
+		}
+		err := w.sink.cfg.Transactions.ProduceBatch(w.sink.over, b.recs)
+		w.sink.freed(b.size)
+		if err != nil {
+			if w.sink.over.Err() != nil {
+				return ErrDiscarded
+			}
+			return fmt.Errorf("task %s, output held back since checkpoint %d: %w", w.task, id, err)
+		}
+	}
+}
+
+// next takes the first batch of barrier id's queue. When there is none it removes the queue and says false.
+func (w *Writer) next(id element.CheckpointID) (batch, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queues) == 0 || w.queues[0].after != id {
+		return batch{}, false
+	}
+	q := &w.queues[0]
+	if len(q.batches) == 0 {
+		w.queues = append(w.queues[:0], w.queues[1:]...)
+		return batch{}, false
+	}
+	b := q.batches[0]
+	q.batches[0] = batch{}
+	q.batches = q.batches[1:]
+	return b, true
+}
+
+// drop forgets what is held. The queues stay, so that a Write that comes now holds, and finds the attempt over.
+func (w *Writer) drop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.queues {
+		for _, b := range w.queues[i].batches {
+			w.sink.held.Add(-b.size)
+		}
+		w.queues[i].batches = nil
+	}
+}
