@@ -1,0 +1,126 @@
+package vfs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"sort"
+)
+
+// OS is the real file system below one directory.
+type OS struct{ root *os.Root }
+
+var _ FS = (*OS)(nil)
+
+// OpenOS opens a directory that exists.
+func OpenOS(dir string) (*OS, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &OS{root: root}, nil
+}
+
+// Create makes a new file, readable by the owner and the group.
+func (o *OS) Create(name string) (File, error) {
+	f, err := o.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+// Open opens a regular file for reading. Anything else is refused before it could block (a FIFO) or surprise.
+func (o *OS) Open(name string) (File, error) {
+	st, err := o.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("not a regular file: %w", fs.ErrInvalid)}
+	}
+	f, err := o.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+// Link gives a file a second name.
+func (o *OS) Link(oldname, newname string) error { return o.root.Link(oldname, newname) }
+
+// Rename moves a file.
+func (o *OS) Rename(oldname, newname string) error { return o.root.Rename(oldname, newname) }
+
+// Remove removes a file or an empty directory.
+func (o *OS) Remove(name string) error { return o.root.Remove(name) }
+
+// MkdirAll makes directories.
+func (o *OS) MkdirAll(dir string) error { return o.root.MkdirAll(dir, 0o750) }
+
+// ReadDir lists a directory. A file that vanishes while being listed is left out.
+func (o *OS) ReadDir(dir string) ([]Entry, error) {
+	d, err := o.root.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	list, err := d.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Entry, 0, len(list))
+	for _, e := range list {
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		out = append(out, entryOf(info))
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out, nil
+}
+
+// Stat describes a name without following a symbolic link.
+func (o *OS) Stat(name string) (Entry, error) {
+	info, err := o.root.Lstat(name)
+	if err != nil {
+		return Entry{}, err
+	}
+	return entryOf(info), nil
+}
+
+// SyncDir fsyncs a directory.
+func (o *OS) SyncDir(dir string) error {
+	d, err := o.root.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if cerr := d.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Close closes the root directory.
+func (o *OS) Close() error { return o.root.Close() }
+
+func entryOf(info fs.FileInfo) Entry {
+	e := Entry{Name: info.Name(), Dir: info.IsDir(), Regular: info.Mode().IsRegular()}
+	if e.Regular {
+		e.Size = info.Size()
+	}
+	return e
+}
+
+type osFile struct{ *os.File }
+
+// Size gives the length of the file.
+func (f osFile) Size() (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}

@@ -1,0 +1,36 @@
+// Package snapshot keeps the durable truth of a service: sorted runs of keyed state, one root metadata file per
+// checkpoint, the handle that travels in Kafka's offset metadata, and the rules by which a handle leads back to
+// state. It knows nothing of Kafka or of the store: it takes iterators and facts.
+//
+// Invariants:
+//
+//	I1  A file is written once, under a name that carries the checkpoint id and the incarnation. It appears under
+//	    that name only complete and fsynced, and what appears there is never changed or replaced.
+//	I2  WriteRoot returns nil only after everything that the root names is durable; the root itself included.
+//	I3  Runs of a task form a chain: the first is a full run or starts at 0, and each starts where the one before
+//	    ended. A hole, an overlap or a missing file is an error, never an empty or an older state.
+//	I4  No byte of a file reaches the caller before the CRC32C of its block was checked. Lengths, digests, identity
+//	    (task, interval, states) and order of keys are checked too; a Restore that returned nil checked everything.
+//	I5  Decoders return errors for any input, and allocate in proportion to the bytes that are there, whatever the
+//	    bytes claim.
+//	I6  Clean deletes only files of its own instance that nothing reaches: neither a retained root, nor a root named
+//	    by a committed handle, nor anything newer than the newest committed checkpoint. If one root cannot be read
+//	    it deletes nothing.
+//	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows the
+//	    task. Everything else that does not match is refused with a reason.
+//
+// Layout below the checkpoint directory (docs/format describes the files):
+//
+//	millweir-store-id                                   identity of the directory
+//	<application>/<instance>/chk-<name>.data            delta runs of all tasks of a checkpoint
+//	<application>/<instance>/chk-<name>.root            root metadata
+//	<application>/<instance>/chk-<name>.committed       marker: the transaction is known to be committed
+//	<application>/<instance>/full-<name>-<task>.data    a chain merged into one full run
+//
+// The package starts no goroutine. A Repository may be used from several; one Persist at a time per checkpoint name.
+// Resolve, ParseHandle and the codecs are pure.
+//
+// Files: names.go names and paths, errors.go, storage.go and local.go (Storage), storeid.go, codec.go (binary
+// helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
+// list.go, persist.go, restore.go, merge.go, clean.go, resolve.go with refusal.go.
+package snapshot

@@ -1,0 +1,188 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/element"
+)
+
+// RootInfo is a root on disk.
+type RootInfo struct {
+	Ref      RootRef // Digest is set when Root is
+	Instance string
+	// Committed: a marker says so, or a committed root names it as predecessor. Otherwise it is not known whether
+	// its transaction was committed: only the group's offsets tell.
+	Committed bool
+	Root      *Root // nil when Err is set
+	Err       error // CorruptError
+}
+
+// List gives the roots of all instances of the application, newest first within an instance, for tools and for the
+// question whether the store knows a task. Damaged roots are listed with their error.
+func (r *Repository) List(ctx context.Context) ([]RootInfo, error) {
+	inv, err := r.inventory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []RootInfo
+	for _, in := range inv.instances {
+		for _, p := range in.roots {
+			info := RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: strings.TrimPrefix(p.dir, r.app+"/")}
+			root, ref, err := r.loadRoot(ctx, p.String())
+			var bad *CorruptError
+			switch {
+			case err == nil:
+				info.Root, info.Ref = root, ref
+			case errors.As(err, &bad):
+				info.Err = err
+			default:
+				return nil, err
+			}
+			out = append(out, info)
+		}
+	}
+	if err := r.judgeCommitted(ctx, inv, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// judgeCommitted fills in Committed: by marker, then backwards along predecessors.
+func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos []RootInfo) error {
+	at := make(map[string]int, len(infos))
+	for i := range infos {
+		at[infos[i].Ref.Path] = i
+	}
+	for i := range infos {
+		p := parseFilePath(infos[i].Ref.Path)
+		if !inv.marked[p.String()] {
+			continue
+		}
+		ref, err := r.readMarker(ctx, p)
+		var bad *CorruptError
+		switch {
+		case err == nil && (infos[i].Root == nil || ref.Digest == infos[i].Ref.Digest):
+			infos[i].Committed = true
+		case err == nil:
+			infos[i].Err = corrupt(p.name.String(), p.String(), "marker", formatf("it marks another root of that name"))
+		case errors.As(err, &bad):
+			if infos[i].Err == nil {
+				infos[i].Err = err
+			}
+		default:
+			return err
+		}
+	}
+	for i := range infos {
+		for j := i; infos[j].Committed && infos[j].Root != nil && infos[j].Root.Predecessor != nil; {
+			next, ok := at[infos[j].Root.Predecessor.Path]
+			if !ok || infos[next].Committed {
+				break
+			}
+			infos[next].Committed = true
+			j = next
+		}
+	}
+	return nil
+}
+
+// readMarker reads the marker beside a root.
+func (r *Repository) readMarker(ctx context.Context, root filePath) (RootRef, error) {
+	m := root
+	m.kind = markerFile
+	b, err := readAll(ctx, r.st, m.String(), int64(markerSize))
+	if err != nil {
+		return RootRef{}, r.readError(root.name.String(), m.String(), "marker", err)
+	}
+	ref, err := decodeMarker(b)
+	if err == nil && ref.Name != root.name {
+		err = formatf("it is the marker of %s", ref.Name)
+	}
+	if err != nil {
+		return RootRef{}, corrupt(root.name.String(), m.String(), "marker", err)
+	}
+	ref.Path = root.String()
+	return ref, nil
+}
+
+// Stored tells for every task that any root of the application contains the newest such root, committed or not, for
+// ResolveInput.Stored. A damaged root is an error: it might contain any task.
+func (r *Repository) Stored(ctx context.Context) (map[element.TaskID]RootRef, error) {
+	infos, err := r.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[element.TaskID]RootRef{}
+	for _, info := range infos {
+		if info.Root == nil {
+			return nil, info.Err
+		}
+		for i := range info.Root.Tasks {
+			id := info.Root.Tasks[i].Task
+			if have, ok := out[id]; !ok || have.Name.ID < info.Ref.Name.ID {
+				out[id] = info.Ref
+			}
+		}
+	}
+	return out, nil
+}
+
+// inventory is what lies in the directories of the application, ours only, read in one listing.
+type inventory struct {
+	instances []instanceFiles // sorted by directory
+	marked    map[string]bool // paths of roots that have a marker
+}
+
+type instanceFiles struct {
+	dir   string
+	roots []filePath // newest first
+	all   []FileInfo // our files
+}
+
+func (r *Repository) inventory(ctx context.Context) (*inventory, error) {
+	files, err := r.st.List(ctx, r.app+"/")
+	if err != nil {
+		return nil, err
+	}
+	inv := &inventory{marked: map[string]bool{}}
+	for _, f := range files {
+		p := parseFilePath(f.Name)
+		if p.kind == foreignFile {
+			continue
+		}
+		if n := len(inv.instances); n == 0 || inv.instances[n-1].dir != p.dir {
+			inv.instances = append(inv.instances, instanceFiles{dir: p.dir})
+		}
+		in := &inv.instances[len(inv.instances)-1]
+		in.all = append(in.all, f)
+		switch p.kind {
+		case rootFile:
+			in.roots = append(in.roots, p)
+		case markerFile:
+			p.kind = rootFile
+			inv.marked[p.String()] = true
+		}
+	}
+	for i := range inv.instances {
+		slices.SortFunc(inv.instances[i].roots, func(a, b filePath) int { return compareNames(b.name, a.name) })
+	}
+	return inv, nil
+}
+
+func compareNames(a, b element.CheckpointName) int {
+	switch {
+	case a.ID != b.ID:
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	case a.Incarnation < b.Incarnation:
+		return -1
+	case a.Incarnation > b.Incarnation:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,334 @@
+package snapshot
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/vfs"
+)
+
+// Local is Storage in a directory.
+type Local struct {
+	fs  vfs.FS
+	dir string // for messages
+
+	mu    sync.Mutex
+	known map[string]bool // directories that are durable
+}
+
+var _ Storage = (*Local)(nil)
+
+// OpenLocal opens a directory as Storage, making it when it is not there, and checks that it can be read and
+// written. Errors are faults with code CheckpointDir that name the directory and the reason.
+func OpenLocal(dir string) (*Local, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s: %w", dir, err)
+	}
+	if err := os.MkdirAll(abs, 0o750); err != nil {
+		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s cannot be made: %w", abs, err)
+	}
+	osfs, err := vfs.OpenOS(abs)
+	if err != nil {
+		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s cannot be opened: %w", abs, err)
+	}
+	l := NewLocal(osfs, abs)
+	if err := l.probe(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// OpenLocalReadOnly opens a directory that exists, for tools that only look.
+func OpenLocalReadOnly(dir string) (*Local, error) {
+	osfs, err := vfs.OpenOS(dir)
+	if err != nil {
+		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s cannot be opened: %w", dir, err)
+	}
+	return NewLocal(osfs, dir), nil
+}
+
+// NewLocal makes Storage of a file system; dir is how messages name it. The file system is closed with the Local.
+func NewLocal(fsys vfs.FS, dir string) *Local {
+	return &Local{fs: fsys, dir: dir, known: map[string]bool{".": true}}
+}
+
+// probe writes and removes a temporary file, so that a directory that cannot be written is refused at the start and
+// not at the first checkpoint.
+func (l *Local) probe() error {
+	if _, err := l.fs.ReadDir("."); err != nil {
+		return ioFault(l.dir, "it cannot be read", err)
+	}
+	tmp := tempName(".")
+	f, err := l.fs.Create(tmp)
+	if err == nil {
+		_, err = f.Write([]byte("probe\n"))
+		err = errors.Join(err, f.Close(), l.fs.Remove(tmp))
+	}
+	return ioFault(l.dir, "it cannot be written", err)
+}
+
+// Location gives the directory.
+func (l *Local) Location() string { return l.dir }
+
+// Close closes the file system.
+func (l *Local) Close() error { return l.fs.Close() }
+
+// tempName draws the name of a file being written. It does not depend on the final name, so its length is bounded.
+func tempName(dir string) string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return path.Join(dir, hex.EncodeToString(b[:])+tempSuffix)
+}
+
+func isTemp(base string) bool {
+	hexes, ok := strings.CutSuffix(base, tempSuffix)
+	_, err := hex.DecodeString(hexes)
+	return ok && err == nil && len(hexes) == 16
+}
+
+// Put writes a new file: temporary name, write, fsync, link to the final name, which never replaces, fsync of the
+// directory.
+func (l *Local) Put(ctx context.Context, name string, write func(io.Writer) error) (FileInfo, error) {
+	if !validPath(name) {
+		return FileInfo{}, fmt.Errorf("put %q: %w", name, fs.ErrInvalid)
+	}
+	info, err := l.put(ctx, name, write)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fault.Stopf(fault.CheckpointDir, "checkpoint directory %s has vanished: write %s: %w", l.dir, name, err)
+	}
+	return info, ioFault(l.dir, "write "+name, err)
+}
+
+func (l *Local) put(ctx context.Context, name string, write func(io.Writer) error) (FileInfo, error) {
+	dir := path.Dir(name)
+	f, tmp, err := l.createTemp(dir)
+	if err != nil {
+		return FileInfo{}, err
+	}
+	w := &putWriter{ctx: ctx, f: f}
+	err = w.fill(write)
+	if err == nil {
+		err = f.Sync() // never retried: after an error the file is given up
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = l.publish(tmp, name)
+	}
+	if err != nil {
+		l.fs.Remove(tmp) // best effort; what stays is swept at the next start
+		return FileInfo{}, err
+	}
+	if err := l.fs.SyncDir(dir); err != nil {
+		// The name may or may not be durable. Nothing refers to it, so it is taken back.
+		l.fs.Remove(name)
+		return FileInfo{}, err
+	}
+	return FileInfo{Name: name, Length: w.n, CRC32C: w.crc}, nil
+}
+
+// createTemp makes the directory when needed, once more when it has vanished since.
+func (l *Local) createTemp(dir string) (vfs.File, string, error) {
+	for attempt := 0; ; attempt++ {
+		if err := l.ensureDir(dir); err != nil {
+			return nil, "", err
+		}
+		tmp := tempName(dir)
+		f, err := l.fs.Create(tmp)
+		if errors.Is(err, fs.ErrNotExist) && attempt == 0 {
+			l.mu.Lock()
+			l.known = map[string]bool{".": true}
+			l.mu.Unlock()
+			continue
+		}
+		return f, tmp, err
+	}
+}
+
+// ensureDir makes a directory and makes the names on the way durable.
+func (l *Local) ensureDir(dir string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known[dir] {
+		return nil
+	}
+	if err := l.fs.MkdirAll(dir); err != nil {
+		return err
+	}
+	for at := dir; at != "."; at = path.Dir(at) {
+		if err := l.fs.SyncDir(path.Dir(at)); err != nil {
+			return err
+		}
+	}
+	l.known[dir] = true
+	return nil
+}
+
+// publish gives the finished file its name without replacing another. File systems without hard links get a check
+// and a rename: the names carry an incarnation, so only a repeated call could race there.
+func (l *Local) publish(tmp, name string) error {
+	err := l.fs.Link(tmp, name)
+	switch {
+	case err == nil:
+		l.fs.Remove(tmp) // best effort, see put
+		return nil
+	case errors.Is(err, fs.ErrExist):
+		return err
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EMLINK):
+		if _, serr := l.fs.Stat(name); serr == nil {
+			return &fs.PathError{Op: "put", Path: name, Err: fs.ErrExist}
+		} else if !errors.Is(serr, fs.ErrNotExist) {
+			return serr
+		}
+		return l.fs.Rename(tmp, name)
+	}
+	return err
+}
+
+// Open opens a file.
+func (l *Local) Open(ctx context.Context, name string) (Object, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if !validPath(name) {
+		return nil, fmt.Errorf("open %q: %w", name, fs.ErrInvalid)
+	}
+	f, err := l.fs.Open(name)
+	if err != nil {
+		return nil, ioFault(l.dir, "read "+name, err)
+	}
+	return f, nil
+}
+
+// List walks the directory of the prefix. Links, devices and names that are not ours to have are passed over.
+func (l *Local) List(ctx context.Context, prefix string) ([]FileInfo, error) {
+	start := "."
+	if prefix != "" {
+		start = strings.TrimSuffix(prefix, "/")
+		if start == prefix || !validPath(start) {
+			return nil, fmt.Errorf("list %q: %w", prefix, fs.ErrInvalid)
+		}
+	}
+	var out []FileInfo
+	if err := l.walk(ctx, start, &out); err != nil {
+		return nil, ioFault(l.dir, "list "+prefix, err)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out, nil
+}
+
+func (l *Local) walk(ctx context.Context, dir string, out *[]FileInfo) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	entries, err := l.fs.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // never made, or removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := path.Join(dir, e.Name)
+		switch {
+		case !validPath(name):
+		case e.Dir:
+			if err := l.walk(ctx, name, out); err != nil {
+				return err
+			}
+		case e.Regular:
+			*out = append(*out, FileInfo{Name: name, Length: e.Size})
+		}
+	}
+	return nil
+}
+
+// Delete removes a file. The removal need not be durable: a file that comes back is deleted again.
+func (l *Local) Delete(ctx context.Context, name string) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if !validPath(name) {
+		return fmt.Errorf("delete %q: %w", name, fs.ErrInvalid)
+	}
+	return ioFault(l.dir, "delete "+name, l.fs.Remove(name))
+}
+
+// Sweep removes temporary files directly below a prefix.
+func (l *Local) Sweep(ctx context.Context, prefix string) (int, error) {
+	dir := strings.TrimSuffix(prefix, "/")
+	if !validPath(dir) {
+		return 0, fmt.Errorf("sweep %q: %w", prefix, fs.ErrInvalid)
+	}
+	entries, err := l.fs.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	n := 0
+	for _, e := range entries {
+		if err == nil && e.Regular && isTemp(e.Name) {
+			if err = context.Cause(ctx); err == nil {
+				err = l.fs.Remove(path.Join(dir, e.Name))
+				n++
+			}
+		}
+	}
+	return n, ioFault(l.dir, "sweep "+prefix, err)
+}
+
+// putWriter counts, sums and passes on to the file; it ends with the context.
+type putWriter struct {
+	ctx context.Context
+	f   vfs.File
+	n   int64
+	crc uint32
+}
+
+const putBuffer = 128 << 10
+
+var putBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, putBuffer) }}
+
+func (w *putWriter) fill(write func(io.Writer) error) error {
+	b := putBuffers.Get().(*bufio.Writer)
+	b.Reset(w)
+	defer func() {
+		b.Reset(nil)
+		putBuffers.Put(b)
+	}()
+	if err := write(b); err != nil {
+		return err
+	}
+	return b.Flush()
+}
+
+// Write is called by the buffer, so each call is a large one.
+func (w *putWriter) Write(p []byte) (int, error) {
+	if err := context.Cause(w.ctx); err != nil {
+		return 0, err
+	}
+	n, err := w.f.Write(p)
+	w.crc = crc32.Update(w.crc, castagnoli, p[:n])
+	w.n += int64(n)
+	return n, err
+}

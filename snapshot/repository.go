@@ -1,0 +1,239 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// Config says where and for whom a Repository keeps snapshots.
+type Config struct {
+	// Dir is the checkpoint directory: a path or a file:// URL. Not used when Storage is set.
+	Dir string
+	// Storage overrides Dir. The Repository closes it.
+	Storage Storage
+	// Application and Instance name the sub-directory that this Repository writes to; see ValidName.
+	Application, Instance string
+	// NumRetained is the number of newest committed checkpoints that Clean keeps, at least 1.
+	NumRetained int
+	// ReadOnly is for tools that only look: no directory, no store id is made, nothing is swept.
+	ReadOnly bool
+	// Logger gets what happens rarely (swept files, deleted checkpoints). nil = slog.Default().
+	Logger *slog.Logger
+}
+
+// Repository reads and writes the snapshots of one instance of an application, and reads those of the others.
+type Repository struct {
+	st      Storage
+	app     string
+	inst    string
+	dir     string // <application>/<instance>
+	retain  int
+	storeID string
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	merged map[string]bool // full runs written here that no committed root names yet
+	parsed map[RootRef]*Root
+}
+
+// OpenRepository opens the checkpoint directory, creates or reads its store id and removes what interrupted writes
+// of this instance left. An unusable directory gives a fault of class Stop with code CheckpointDir.
+func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
+	switch {
+	case !ValidName(cfg.Application):
+		return nil, fault.Stopf(fault.BadFile, "application %q is not a valid name: 1 to 128 of A-Z a-z 0-9 . _ -", cfg.Application)
+	case !ValidName(cfg.Instance):
+		return nil, fault.Stopf(fault.BadFile, "instance.id %q is not a valid name: 1 to 128 of A-Z a-z 0-9 . _ -", cfg.Instance)
+	case cfg.NumRetained < 1 && !cfg.ReadOnly:
+		return nil, fault.Stopf(fault.BadFile, "state.checkpoints.num-retained is %d, at least 1 is needed", cfg.NumRetained)
+	}
+	st := cfg.Storage
+	if st == nil {
+		var err error
+		if st, err = openDir(cfg.Dir, cfg.ReadOnly); err != nil {
+			return nil, err
+		}
+	}
+	r := &Repository{
+		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
+		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]bool{}, parsed: map[RootRef]*Root{},
+	}
+	if r.log == nil {
+		r.log = slog.Default()
+	}
+	if err := r.open(ctx, cfg.ReadOnly); err != nil {
+		st.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func openDir(dir string, readOnly bool) (Storage, error) {
+	path, isURL := strings.CutPrefix(dir, "file://")
+	switch {
+	case isURL && !strings.HasPrefix(path, "/"):
+		return nil, fault.Stopf(fault.BadFile, "state.checkpoints.dir %q: a file URL needs an absolute path: file:///…", dir)
+	case !isURL && strings.Contains(dir, "://"):
+		return nil, fault.Stopf(fault.BadFile, "state.checkpoints.dir %q: only directories and file:// URLs are supported", dir)
+	case path == "":
+		return nil, fault.Stopf(fault.BadFile, "state.checkpoints.dir is empty")
+	case readOnly:
+		return OpenLocalReadOnly(path)
+	}
+	return OpenLocal(path)
+}
+
+func (r *Repository) open(ctx context.Context, readOnly bool) (err error) {
+	if readOnly {
+		if r.storeID, err = ReadStoreID(ctx, r.st); errors.Is(err, fs.ErrNotExist) {
+			return fault.Stopf(fault.CheckpointDir, "checkpoint directory %s has no %s: nothing was ever written to it", r.st.Location(), storeIDFile)
+		}
+		return err
+	}
+	if r.storeID, err = ensureStoreID(ctx, r.st); err != nil {
+		return err
+	}
+	n, err := r.st.Sweep(ctx, r.dir+"/")
+	if n > 0 {
+		r.log.Info("removed files of interrupted writes", "dir", r.dir, "files", n)
+	}
+	return err
+}
+
+// StoreID is the identity of the checkpoint directory: 32 hex digits.
+func (r *Repository) StoreID() string { return r.storeID }
+
+// Location is the directory or URL as messages print it.
+func (r *Repository) Location() string { return r.st.Location() }
+
+// Close releases the Storage. Calls in progress may go on.
+func (r *Repository) Close() error { return r.st.Close() }
+
+// WriteRoot writes the root metadata. When it returns nil the root, and all that it names and that Persist or Merge
+// wrote, are durable. Application, Instance and StoreID are set when empty and must match when not. Tasks may come in
+// any order.
+func (r *Repository) WriteRoot(ctx context.Context, root *Root) (RootRef, error) {
+	c := root.sorted()
+	for _, f := range []struct {
+		field *string
+		own   string
+	}{{&c.Application, r.app}, {&c.Instance, r.inst}, {&c.StoreID, r.storeID}} {
+		if *f.field == "" {
+			*f.field = f.own
+		}
+		if *f.field != f.own {
+			return RootRef{}, fmt.Errorf("root %s: %q instead of %q", root.Name, *f.field, f.own)
+		}
+	}
+	if err := c.validate(); err != nil {
+		return RootRef{}, fmt.Errorf("root %s: %w", root.Name, err)
+	}
+	b := encodeRoot(c)
+	if len(b) > maxRootSize {
+		return RootRef{}, fmt.Errorf("root %s: %d bytes, at most %d are allowed", root.Name, len(b), maxRootSize)
+	}
+	ref := RootRef{Name: root.Name, Path: filePath{dir: r.dir, kind: rootFile, name: root.Name}.String(), Digest: digestOf(b)}
+	if _, err := r.st.Put(ctx, ref.Path, writeBytes(b)); err != nil {
+		return RootRef{}, err
+	}
+	return ref, nil
+}
+
+func writeBytes(b []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	}
+}
+
+// ReadRoot reads a root and verifies that it is the one named: digest, checksum, name, application, instance and
+// store id. A damaged or missing one gives a CorruptError.
+func (r *Repository) ReadRoot(ctx context.Context, ref RootRef) (*Root, error) {
+	root, got, err := r.loadRoot(ctx, ref.Path)
+	if err != nil {
+		return nil, err
+	}
+	if got.Digest != ref.Digest || got.Name != ref.Name {
+		return nil, corrupt(ref.Name.String(), ref.Path, "root", formatf("digest mismatch: it is not the root that was committed"))
+	}
+	return root, nil
+}
+
+// loadRoot reads the root at a path and checks that it belongs there.
+func (r *Repository) loadRoot(ctx context.Context, path string) (*Root, RootRef, error) {
+	p := parseFilePath(path)
+	if p.kind != rootFile {
+		return nil, RootRef{}, corrupt("", path, "root", formatf("not the path of a root"))
+	}
+	b, err := readAll(ctx, r.st, path, maxRootSize)
+	if err != nil {
+		return nil, RootRef{}, r.readError(p.name.String(), path, "root", err)
+	}
+	root, err := decodeRoot(b)
+	switch {
+	case err != nil:
+	case root.Name != p.name || root.Application+"/"+root.Instance != p.dir:
+		err = formatf("it holds root %s of %s/%s", root.Name, root.Application, root.Instance)
+	case root.StoreID != r.storeID:
+		err = formatf("it was written to another checkpoint directory (store id %q, here %q)", root.StoreID, r.storeID)
+	}
+	if err != nil {
+		return nil, RootRef{}, corrupt(p.name.String(), path, "root", err)
+	}
+	return root, RootRef{Name: p.name, Path: path, Digest: digestOf(b)}, nil
+}
+
+// readError makes a CorruptError of a violated format and of a missing file; other errors pass.
+func (r *Repository) readError(checkpoint, file, kind string, err error) error {
+	var bad errFormat
+	if errors.As(err, &bad) || errors.Is(err, fs.ErrNotExist) {
+		return corrupt(checkpoint, file, kind, err)
+	}
+	return err
+}
+
+// LoadedRoot is a root or the reason why it cannot be had.
+type LoadedRoot struct {
+	Root *Root
+	Err  error
+}
+
+// LoadRoots reads the named roots, for ResolveInput.Roots. Damaged and missing ones are reported in the map; the
+// error is for a directory that cannot be read and for the end of ctx.
+func (r *Repository) LoadRoots(ctx context.Context, refs []RootRef) (map[RootRef]LoadedRoot, error) {
+	out := make(map[RootRef]LoadedRoot, len(refs))
+	for _, ref := range refs {
+		if _, ok := out[ref]; ok {
+			continue
+		}
+		root, err := r.ReadRoot(ctx, ref)
+		var bad *CorruptError
+		if err != nil && !errors.As(err, &bad) {
+			return nil, err
+		}
+		out[ref] = LoadedRoot{Root: root, Err: err}
+	}
+	return out, nil
+}
+
+// MarkCommitted notes beside the root that its transaction is committed. Repeating it is harmless.
+func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
+	p := parseFilePath(ref.Path)
+	if p.kind != rootFile || p.dir != r.dir || p.name != ref.Name {
+		return fmt.Errorf("mark %s committed: %q is not the path of a root of this instance", ref.Name, ref.Path)
+	}
+	p.kind = markerFile
+	_, err := r.st.Put(ctx, p.String(), writeBytes(encodeMarker(ref)))
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return err
+}

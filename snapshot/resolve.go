@@ -1,0 +1,294 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// InputFacts is what is known of one input partition of a task.
+type InputFacts struct {
+	element.TopicPartition
+	TopicID    element.TopicID // the topic's now
+	Partitions int32           // the topic's now
+
+	// The group's committed offset, read stable; Found false when there is none.
+	Found    bool
+	Offset   int64
+	Metadata string
+}
+
+// TaskFacts is a task to start.
+type TaskFacts struct {
+	Task   element.TaskID
+	Inputs []InputFacts
+}
+
+// ResolveInput is all that the resolution depends on.
+type ResolveInput struct {
+	Application string // also the consumer group
+	ClusterID   string
+	StoreID     string
+	Tasks       []TaskFacts
+	// States are those that the topology declares, by source. A source without any is stateless.
+	States map[string][]StateInfo
+	// Roots holds what NamedRoots(Tasks) asks for; see Repository.LoadRoots.
+	Roots map[RootRef]LoadedRoot
+	// Stored tells for each task that the checkpoint directory knows its newest root; see Repository.Stored. It is
+	// needed only when NeedsStored(Tasks).
+	Stored map[element.TaskID]RootRef
+	// DropStates lets state go that is in a checkpoint and in no step of the topology.
+	DropStates bool
+}
+
+// DecisionKind says how a task starts.
+type DecisionKind int
+
+// The kinds.
+const (
+	// Fresh: neither the group nor the store knows the task. Its start position is to be resolved and committed.
+	Fresh DecisionKind = iota + 1
+	// StartEmpty: the task starts with empty state at committed positions.
+	StartEmpty
+	// Restore: the task's state is restored from Entry, then it starts at Positions.
+	Restore
+)
+
+// String names the kind as logs print it.
+func (k DecisionKind) String() string {
+	switch k {
+	case Fresh:
+		return "fresh"
+	case StartEmpty:
+		return "empty"
+	case Restore:
+		return "restore"
+	}
+	return fmt.Sprintf("decision(%d)", int(k))
+}
+
+// Decision is how one task starts.
+type Decision struct {
+	Kind      DecisionKind
+	Positions []element.Position // next offsets, sorted; empty for Fresh
+	Root      RootRef            // for Restore the root; for StartEmpty only Name is set
+	Entry     TaskEntry          // for Restore; zero otherwise
+}
+
+// NamedRoots gives the roots that the committed handles name, each once, sorted by path. Handles that cannot be read
+// are passed over: Resolve refuses them.
+func NamedRoots(tasks []TaskFacts) []RootRef {
+	var out []RootRef
+	for _, h := range handlesOf(tasks) {
+		if h.Kind == HandleCheckpoint && !slices.Contains(out, h.Root) {
+			out = append(out, h.Root)
+		}
+	}
+	slices.SortFunc(out, func(a, b RootRef) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
+// NextID is the id of the next checkpoint: one above every id in the committed handles, at least 1.
+func NextID(tasks []TaskFacts) element.CheckpointID {
+	var top element.CheckpointID
+	for _, h := range handlesOf(tasks) {
+		top = max(top, h.Root.Name.ID)
+	}
+	return top + 1
+}
+
+// NeedsStored reports whether a task has no committed offset, so that Resolve asks whether the store knows it.
+func NeedsStored(tasks []TaskFacts) bool {
+	for i := range tasks {
+		for j := range tasks[i].Inputs {
+			if !tasks[i].Inputs[j].Found {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func handlesOf(tasks []TaskFacts) []Handle {
+	var out []Handle
+	for i := range tasks {
+		for j := range tasks[i].Inputs {
+			if in := &tasks[i].Inputs[j]; in.Found {
+				if h, err := ParseHandle(in.Metadata); err == nil {
+					out = append(out, h)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Resolve decides for every task how it starts. It is pure. When any task is refused there are no decisions and the
+// error is a fault of class Stop around a RefusedError that lists all of them.
+func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
+	out := make(map[element.TaskID]Decision, len(in.Tasks))
+	var refused []Refusal
+	for i := range in.Tasks {
+		d, ref := in.resolveTask(&in.Tasks[i])
+		if ref != nil {
+			ref.Task = in.Tasks[i].Task
+			refused = append(refused, *ref)
+			continue
+		}
+		out[in.Tasks[i].Task] = d
+	}
+	if len(refused) > 0 {
+		slices.SortStableFunc(refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
+		return nil, fault.Stopf(refused[0].Reason.code(), "%w", &RefusedError{Refusals: refused})
+	}
+	return out, nil
+}
+
+func refuse(reason Reason, tp element.TopicPartition, format string, args ...any) *Refusal {
+	err := fmt.Errorf(format, args...)
+	return &Refusal{Reason: reason, Partition: tp, Message: err.Error(), Err: errors.Unwrap(err)}
+}
+
+func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
+	inputs := slices.Clone(t.Inputs)
+	slices.SortFunc(inputs, func(a, b InputFacts) int { return a.Compare(b.TopicPartition) })
+	found := 0
+	for i := range inputs {
+		if inputs[i].Found {
+			found++
+		}
+	}
+	if found == 0 {
+		return in.resolveUnknown(t)
+	}
+	var first Handle
+	positions := make([]element.Position, 0, len(inputs))
+	for i := range inputs {
+		f := &inputs[i]
+		if !f.Found {
+			return Decision{}, refuse(ReasonInputsDisagree, f.TopicPartition, "task %s: %s has no committed offset in group %s while other inputs of the task have; "+
+				"restore the missing offset or delete all of the task's offsets", t.Task, f, in.Application)
+		}
+		h, ref := in.checkHandle(t, f)
+		if ref != nil {
+			return Decision{}, ref
+		}
+		if i == 0 {
+			first = h
+		} else if h.Kind != first.Kind || h.Root != first.Root {
+			return Decision{}, refuse(ReasonInputsDisagree, f.TopicPartition, "task %s: %s stands at %s checkpoint %s, %s at %s checkpoint %s; they were not committed together",
+				t.Task, inputs[0], first.Kind, first.Root.Name, f, h.Kind, h.Root.Name)
+		}
+		positions = append(positions, element.Position{
+			TopicPartition: f.TopicPartition, TopicID: h.TopicID, PartitionCount: h.PartitionCount, Offset: h.Offset, LeaderEpoch: h.LeaderEpoch,
+		})
+	}
+	if first.Kind == HandleEmpty {
+		return Decision{Kind: StartEmpty, Positions: positions, Root: first.Root}, nil
+	}
+	return in.resolveRestore(t, first.Root, positions)
+}
+
+// String lets messages name an input.
+func (f InputFacts) String() string { return f.TopicPartition.String() }
+
+// resolveUnknown decides on a task without a committed offset.
+func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
+	if root, ok := in.Stored[t.Task]; ok {
+		return Decision{}, refuse(ReasonOffsetsExpired, element.TopicPartition{}, "task %s: group %s has no committed offset, but checkpoint %s in the store holds the task (%s); "+
+			"the offsets expired or were deleted: recover from the store explicitly, or move the checkpoint directory away to start empty",
+			t.Task, in.Application, root.Name, root.Path)
+	}
+	return Decision{Kind: Fresh}, nil
+}
+
+// checkHandle verifies that a handle was written by this application for exactly this committed offset.
+func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refusal) {
+	no := func(reason Reason, format string, args ...any) (Handle, *Refusal) {
+		head := fmt.Sprintf("committed offset %d of %s in group %s ", f.Offset, f.TopicPartition, in.Application)
+		return Handle{}, refuse(reason, f.TopicPartition, head+format, args...)
+	}
+	h, err := ParseHandle(f.Metadata)
+	switch {
+	case errors.Is(err, ErrHandleForeign):
+		return no(ReasonForeignOffset, "was not written by a checkpoint (%w): a consumer or a tool uses this group; stop it, and delete the group's offsets or choose another application name", err)
+	case errors.Is(err, ErrHandleNewer):
+		return no(ReasonNewerHandle, "was written by a newer version (%w): run that version", err)
+	case err != nil:
+		return no(ReasonDamagedHandle, "carries a checkpoint handle that cannot be read (%w): restore the offset and its metadata from a backup of the group, or recover from the store explicitly", err)
+	case h.ClusterID != in.ClusterID:
+		return no(ReasonOtherCluster, "belongs to cluster %q, this is cluster %q: the offsets were mirrored; use another application name here", h.ClusterID, in.ClusterID)
+	case h.StoreID != in.StoreID:
+		return no(ReasonOtherStore, "belongs to a checkpoint directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", h.StoreID, in.StoreID)
+	case h.TopicID != f.TopicID:
+		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again; delete the group's offsets to start anew", h.TopicID, f.TopicID)
+	case h.Partition != f.Partition:
+		return no(ReasonOffsetMoved, "carries the handle of partition %d: another tool copied it; restore the original offsets", h.Partition)
+	case h.Offset != f.Offset:
+		return no(ReasonOffsetMoved, "does not match its checkpoint, which stands at %d: another tool moved it; set it back to %d or reset the application", h.Offset, h.Offset)
+	case h.PartitionCount != f.Partitions && len(in.States[t.Task.Source]) > 0:
+		return no(ReasonPartitionCount, "was taken when topic %s had %d partitions, now it has %d: keys have moved to other partitions than their state; reprocess under another application name, or go through a repartition topic",
+			f.Topic, h.PartitionCount, f.Partitions)
+	case h.Kind == HandleCheckpoint && !strings.HasPrefix(h.Root.Path, in.Application+"/"):
+		return no(ReasonOtherGroup, "names checkpoint %s of another application (%s): the offsets were copied; delete them to start anew", h.Root.Name, h.Root.Path)
+	}
+	return h, nil
+}
+
+// resolveRestore checks that the root holds the task as the handles say and that the topology can read its state.
+func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []element.Position) (Decision, *Refusal) {
+	none := element.TopicPartition{}
+	loaded, ok := in.Roots[ref]
+	switch {
+	case !ok:
+		return Decision{}, refuse(ReasonRootUnusable, none, "task %s: checkpoint %s (%s) was not loaded", t.Task, ref.Name, ref.Path)
+	case loaded.Err != nil:
+		return Decision{}, refuse(ReasonRootUnusable, none, "task %s cannot be restored: %w; put the file back from a backup, nothing was overwritten", t.Task, loaded.Err)
+	}
+	entry := loaded.Root.Task(t.Task)
+	switch {
+	case entry == nil:
+		return Decision{}, refuse(ReasonTaskMissing, none, "task %s: checkpoint %s (%s) does not hold it, though the committed offset says so", t.Task, ref.Name, ref.Path)
+	case loaded.Root.ClusterID != in.ClusterID:
+		return Decision{}, refuse(ReasonOtherCluster, none, "task %s: checkpoint %s (%s) is of cluster %q, this is %q", t.Task, ref.Name, ref.Path, loaded.Root.ClusterID, in.ClusterID)
+	case len(entry.Positions) != len(positions):
+		return Decision{}, refuse(ReasonPositionDiffers, none, "task %s: checkpoint %s (%s) covers %d inputs, the task has %d", t.Task, ref.Name, ref.Path, len(entry.Positions), len(positions))
+	}
+	for i, p := range entry.Positions {
+		w := positions[i]
+		if p.TopicPartition != w.TopicPartition || p.Offset != w.Offset || p.TopicID != w.TopicID || p.PartitionCount != w.PartitionCount {
+			return Decision{}, refuse(ReasonPositionDiffers, w.TopicPartition, "task %s: checkpoint %s (%s) stands at offset %d of %s, the committed offset is %d of %s",
+				t.Task, ref.Name, ref.Path, p.Offset, p.TopicPartition, w.Offset, w.TopicPartition)
+		}
+	}
+	if ref := in.checkStates(t, ref, entry); ref != nil {
+		return Decision{}, ref
+	}
+	return Decision{Kind: Restore, Positions: slices.Clone(entry.Positions), Root: ref, Entry: *entry}, nil
+}
+
+// checkStates compares the states of a checkpoint with those of the topology. A state that is only in the topology
+// is new and starts empty.
+func (in *ResolveInput) checkStates(t *TaskFacts, ref RootRef, entry *TaskEntry) *Refusal {
+	declared := in.States[t.Task.Source]
+	var dropped []string
+	for _, s := range entry.States {
+		i := slices.IndexFunc(declared, func(d StateInfo) bool { return d.Name == s.Name })
+		switch {
+		case i < 0:
+			dropped = append(dropped, s.Name)
+		case declared[i] != s:
+			return refuse(ReasonCodecChanged, element.TopicPartition{}, "task %s: state %s in checkpoint %s has key codec %q and codec %q, the topology now uses %q and %q; "+
+				"undo the change of type or give the state another name", t.Task, s.Name, ref.Name, s.KeyCodec, s.Codec, declared[i].KeyCodec, declared[i].Codec)
+		}
+	}
+	if len(dropped) > 0 && !in.DropStates {
+		return refuse(ReasonStateDropped, element.TopicPartition{}, "task %s: checkpoint %s holds state that no step of the topology owns: %s; "+
+			"restore the step or its name, or allow the state to be dropped", t.Task, ref.Name, strings.Join(dropped, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package snapshot
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/millweir/millweir/element"
+)
+
+const (
+	rootMagic   = "MWRT"
+	rootVersion = 1
+	// maxRootSize bounds a root file: about 1,000 tasks with 64 runs each.
+	maxRootSize = 64 << 20
+
+	maxTasks     = 1 << 16 // tasks of a root
+	maxPositions = 1024    // inputs of a task
+	maxStates    = 1024    // states of a task
+	maxRuns      = 4096    // runs of a task
+)
+
+// encodeRoot gives the bytes of a root file, the same for the same root. The root must be sorted and valid.
+func encodeRoot(r *Root) []byte {
+	b := append(make([]byte, 0, 512+512*len(r.Tasks)), rootMagic...)
+	b = append(b, rootVersion)
+	b = appendName(b, r.Name)
+	if r.Predecessor == nil {
+		b = append(b, 0)
+	} else {
+		b = append(b, 1)
+		b = appendName(b, r.Predecessor.Name)
+		b = appendString(b, r.Predecessor.Path)
+		b = append(b, r.Predecessor.Digest[:]...)
+	}
+	b = appendString(b, r.Application)
+	b = appendString(b, r.Instance)
+	b = appendString(b, r.ClusterID)
+	b = appendString(b, r.StoreID)
+	b = binary.AppendUvarint(b, uint64(r.CreatedUnixMilli))
+	b = binary.AppendUvarint(b, uint64(len(r.Tasks)))
+	for i := range r.Tasks {
+		b = appendTask(b, &r.Tasks[i])
+	}
+	return seal(b)
+}
+
+func appendTask(b []byte, e *TaskEntry) []byte {
+	b = appendString(b, e.Task.Source)
+	b = binary.AppendUvarint(b, uint64(e.Task.Partition))
+	b = binary.AppendUvarint(b, uint64(len(e.Positions)))
+	for _, p := range e.Positions {
+		b = appendString(b, p.Topic)
+		b = binary.AppendUvarint(b, uint64(p.Partition))
+		b = append(b, p.TopicID[:]...)
+		b = binary.AppendUvarint(b, uint64(p.PartitionCount))
+		b = binary.AppendUvarint(b, uint64(p.Offset))
+		b = binary.BigEndian.AppendUint32(b, uint32(p.LeaderEpoch))
+	}
+	b = appendStates(b, e.States)
+	b = binary.AppendUvarint(b, uint64(len(e.Runs)))
+	for i := range e.Runs {
+		b = appendRunRef(b, &e.Runs[i])
+	}
+	return b
+}
+
+func appendStates(b []byte, states []StateInfo) []byte {
+	b = binary.AppendUvarint(b, uint64(len(states)))
+	for _, s := range states {
+		b = appendString(b, s.Name)
+		b = appendString(b, s.KeyCodec)
+		b = appendString(b, s.Codec)
+	}
+	return b
+}
+
+func appendRunRef(b []byte, r *RunRef) []byte {
+	b = appendString(b, r.File)
+	for _, v := range []int64{r.FileSize, r.Offset, r.Length} {
+		b = binary.AppendUvarint(b, uint64(v))
+	}
+	b = binary.BigEndian.AppendUint32(b, r.CRC)
+	b = append(b, r.Digest[:]...)
+	b = binary.AppendUvarint(b, uint64(r.From))
+	b = binary.AppendUvarint(b, uint64(r.To))
+	full := byte(0)
+	if r.Full {
+		full = 1
+	}
+	b = append(b, full)
+	return binary.AppendUvarint(b, uint64(r.Entries))
+}
+
+// decodeRoot reads a root file. It accepts exactly what encodeRoot gives.
+func decodeRoot(b []byte) (*Root, error) {
+	if len(b) > maxRootSize {
+		return nil, formatf("%d bytes, at most %d allowed", len(b), maxRootSize)
+	}
+	body, err := sealed(b, rootMagic, rootVersion)
+	if err != nil {
+		return nil, err
+	}
+	c := &cursor{b: body}
+	r := &Root{Name: c.name("name")}
+	if c.flag("predecessor") {
+		r.Predecessor = &RootRef{Name: c.name("predecessor"), Path: c.str("predecessor", 4*maxSegment), Digest: c.digest("predecessor")}
+	}
+	r.Application = c.str("application", maxName)
+	r.Instance = c.str("instance", maxName)
+	r.ClusterID = c.str("cluster id", maxStateName)
+	r.StoreID = c.str("store id", maxStateName)
+	r.CreatedUnixMilli = c.i64("time of creation")
+	r.Tasks = decodeList(c, "tasks", 5, maxTasks, decodeTask)
+	if err := c.end(); err != nil {
+		return nil, err
+	}
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// decodeList reads a counted list. The slice grows with the elements that are really there; nil for none.
+func decodeList[T any](c *cursor, what string, minSize, limit int, one func(*cursor) T) []T {
+	n := c.count(what, minSize)
+	if n > limit {
+		c.fail("%d %s, at most %d allowed", n, what, limit)
+		return nil
+	}
+	if n == 0 {
+		return nil
+	}
+	out := make([]T, 0, min(n, 64))
+	for range n {
+		out = append(out, one(c))
+		if c.err != nil {
+			return nil
+		}
+	}
+	return out
+}
+
+func decodeTask(c *cursor) TaskEntry {
+	return TaskEntry{
+		Task:      element.TaskID{Source: c.str("source", maxName), Partition: c.i32("partition")},
+		Positions: decodeList(c, "positions", 24, maxPositions, decodePosition),
+		States:    decodeList(c, "states", 3, maxStates, decodeState),
+		Runs:      decodeList(c, "runs", 44, maxRuns, decodeRunRef),
+	}
+}
+
+func decodePosition(c *cursor) element.Position {
+	return element.Position{
+		TopicPartition: element.TopicPartition{Topic: c.str("topic", maxStateName), Partition: c.i32("partition")},
+		TopicID:        c.topicID("topic id"),
+		PartitionCount: c.i32("partition count"),
+		Offset:         c.i64("offset"),
+		LeaderEpoch:    int32(c.u32("leader epoch")),
+	}
+}
+
+func decodeState(c *cursor) StateInfo {
+	return StateInfo{Name: c.str("state", maxStateName), KeyCodec: c.str("key codec", maxStateName), Codec: c.str("codec", maxStateName)}
+}
+
+func decodeRunRef(c *cursor) RunRef {
+	return RunRef{
+		File:     c.str("run file", 4*maxSegment),
+		FileSize: c.i64("run file size"),
+		Offset:   c.i64("run offset"),
+		Length:   c.i64("run length"),
+		CRC:      c.u32("run crc"),
+		Digest:   c.digest("run digest"),
+		From:     element.CheckpointID(c.uvarint("run interval")),
+		To:       element.CheckpointID(c.uvarint("run interval")),
+		Full:     c.flag("full"),
+		Entries:  c.i64("entries"),
+	}
+}
+
+func (c *cursor) flag(what string) bool {
+	v := c.u8(what)
+	if v > 1 {
+		c.fail("%s is %d, neither 0 nor 1", what, v)
+	}
+	return v == 1
+}
+
+func digestOf(b []byte) Digest { return sha256.Sum256(b) }

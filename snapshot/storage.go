@@ -1,0 +1,63 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"hash/crc32"
+	"io"
+)
+
+// Digest is a SHA-256.
+type Digest [sha256.Size]byte
+
+// IsZero reports that no digest is set.
+func (d Digest) IsZero() bool { return d == Digest{} }
+
+// String gives 64 lower-case hex digits.
+func (d Digest) String() string { return hex.EncodeToString(d[:]) }
+
+// castagnoli is the polynomial of every CRC in the formats (CRC32C).
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func crc32c(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+// FileInfo describes a stored object.
+type FileInfo struct {
+	Name   string
+	Length int64  // bytes
+	CRC32C uint32 // of the whole object; set by Put only
+}
+
+// Storage keeps write-once objects under slash-separated names. Names are 1 to 4 elements of A-Z a-z 0-9 . _ -
+// each; anything else is refused. All methods may be called at once.
+//
+// Errors wrap fs.ErrNotExist and fs.ErrExist where they apply; those of the medium are classed (package fault).
+type Storage interface {
+	// Put writes a new object. It is visible under its name only when it is complete and durable, which it is when
+	// Put returns nil; on any error it is not there. A name that is taken gives fs.ErrExist and is left as it is.
+	// When ctx ends, writes fail with its error and what was written is removed.
+	Put(ctx context.Context, name string, write func(io.Writer) error) (FileInfo, error)
+	// Open opens an object for reading.
+	Open(ctx context.Context, name string) (Object, error)
+	// List gives the objects whose name starts with prefix, which is "" or ends in "/", sorted by name, without
+	// those still being written. A prefix that holds nothing gives an empty list.
+	List(ctx context.Context, prefix string) ([]FileInfo, error)
+	// Delete removes an object; fs.ErrNotExist when there is none.
+	Delete(ctx context.Context, name string) error
+	// Sweep removes what interrupted Puts of earlier processes left under a prefix and gives their number. It must
+	// not run while another process writes under that prefix.
+	Sweep(ctx context.Context, prefix string) (int, error)
+	// Location is the directory or URL as messages print it.
+	Location() string
+	// Close releases what is held open. Objects in use stay usable.
+	Close() error
+}
+
+// Object is an open object.
+type Object interface {
+	io.ReaderAt
+	io.Closer
+	// Size gives the length in bytes.
+	Size() (int64, error)
+}

@@ -1,0 +1,95 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+)
+
+const (
+	storeIDFile = "millweir-store-id"
+	storeIDHead = "millweir-store-id v1 "
+	storeIDSize = len(storeIDHead) + 32 + 1 + 8 + 1
+)
+
+// encodeStoreID gives the file's text: head, 32 hex digits, blank, CRC32C of what is before the blank, newline.
+func encodeStoreID(id string) string {
+	s := storeIDHead + id
+	return fmt.Sprintf("%s %08x\n", s, crc32c([]byte(s)))
+}
+
+func decodeStoreID(text string) (string, error) {
+	rest, ok := strings.CutPrefix(text, storeIDHead)
+	if !ok {
+		return "", formatf("it does not begin with %q", storeIDHead)
+	}
+	id, _, _ := strings.Cut(rest, " ")
+	raw, err := hex.DecodeString(id)
+	if err != nil || len(raw) != 16 || encodeStoreID(id) != text {
+		return "", formatf("damaged; nothing else in the directory can be trusted to belong to it")
+	}
+	return id, nil
+}
+
+// ReadStoreID gives the identity of a checkpoint directory; fs.ErrNotExist when it has none yet.
+func ReadStoreID(ctx context.Context, st Storage) (string, error) {
+	b, err := readAll(ctx, st, storeIDFile, int64(storeIDSize))
+	if err != nil {
+		var bad errFormat
+		if errors.As(err, &bad) {
+			return "", corrupt("", storeIDFile, "store id", err)
+		}
+		return "", err
+	}
+	id, err := decodeStoreID(string(b))
+	if err != nil {
+		return "", corrupt("", storeIDFile, "store id", err)
+	}
+	return id, nil
+}
+
+// ensureStoreID reads the identity or creates it. Of several that create at once one wins and all read its.
+func ensureStoreID(ctx context.Context, st Storage) (string, error) {
+	id, err := ReadStoreID(ctx, st)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	var raw [16]byte
+	rand.Read(raw[:]) // never fails
+	text := encodeStoreID(hex.EncodeToString(raw[:]))
+	_, err = st.Put(ctx, storeIDFile, func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return ReadStoreID(ctx, st)
+}
+
+// readAll reads a whole small object. Its size is checked against limit before anything is allocated.
+func readAll(ctx context.Context, st Storage, name string, limit int64) ([]byte, error) {
+	o, err := st.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	size, err := o.Size()
+	if err != nil {
+		return nil, ioFault(st.Location(), "read "+name, err)
+	}
+	if size > limit {
+		return nil, formatf("%d bytes, at most %d allowed", size, limit)
+	}
+	b := make([]byte, size)
+	n, err := o.ReadAt(b, 0)
+	if err != nil && (!errors.Is(err, io.EOF) || n < len(b)) {
+		return nil, ioFault(st.Location(), "read "+name, err)
+	}
+	return b, nil
+}
