@@ -47,8 +47,9 @@ type WriteRoot struct {
 	Tasks []TaskPositions
 }
 
-// CommitAction: commit the transaction with the offsets of all tasks (a Commit that carries this Permit). From here on nothing but its outcome ends the
-// checkpoint: no timeout, no decline, no removal. Answer with Committed or CommitFailed, always.
+// CommitAction: commit the transaction with the offsets of all tasks (a Commit that carries this Permit). From here on
+// nothing but its outcome ends the checkpoint: no timeout, no decline, no removal. Answer with Committed or
+// CommitFailed, always.
 type CommitAction struct {
 	ID     element.CheckpointID
 	Permit Permit
