@@ -1,0 +1,292 @@
+package kafkasrc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+)
+
+func join(t *testing.T, cfg kafka.Config, instance string, change ...func(*GroupConfig)) *Group {
+	t.Helper()
+	gc := GroupConfig{Kafka: cfg, Group: "g", InstanceID: instance, SessionTimeout: 6 * time.Second, Topics: []string{"in"}, Logger: testLog()}
+	for _, c := range change {
+		c(&gc)
+	}
+	g, err := JoinGroup(t.Context(), gc)
+	require.NoError(t, err)
+	t.Cleanup(g.Close)
+	return g
+}
+
+func quick(gc *GroupConfig) { gc.SessionTimeout = 600 * time.Millisecond }
+
+// owns waits until the groups own all partitions of the topic between them, each n of them, and none twice.
+func owns(t *testing.T, total int, groups ...*Group) {
+	t.Helper()
+	var last string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		seen := map[element.TopicPartition]int{}
+		even := true
+		for _, g := range groups {
+			ps := g.Current().Partitions
+			even = even && len(ps) >= total/len(groups)
+			for _, p := range ps {
+				seen[p]++
+			}
+		}
+		if even && len(seen) == total {
+			for p, n := range seen {
+				require.Equal(t, 1, n, "%v has several owners", p)
+			}
+			return
+		}
+		last = fmt.Sprint(seen)
+	}
+	t.Fatalf("no even ownership of %d partitions, but %s", total, last)
+}
+
+func TestGroupOwnsAndFencesAndFetchesNothing(t *testing.T) {
+	c, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	cl := client(t, cfg)
+	produce(t, cl, rec(0, "k", "v"))
+	var fetched atomic.Int64
+	c.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		fetched.Add(1)
+		return nil, nil, false
+	})
+	g := join(t, cfg, "i1")
+	require.LessOrEqual(t, g.Current().Epoch, uint64(1))
+	<-g.Changes()
+	owns(t, 4, g)
+	a := g.Current()
+	require.EqualValues(t, 1, a.Epoch)
+	require.Equal(t, []element.TopicPartition{tp("in", 0), tp("in", 1), tp("in", 2), tp("in", 3)}, a.Partitions)
+	f, err := g.Fence(a.Epoch)
+	require.NoError(t, err)
+	require.Equal(t, "g", f.Group)
+	require.Equal(t, "i1", f.InstanceID)
+	require.NotEmpty(t, f.Member)
+	require.GreaterOrEqual(t, f.Generation, int32(1))
+	for _, other := range []uint64{0, a.Epoch + 1, a.Epoch - 1} {
+		_, err = g.Fence(other)
+		requireRejoin(t, err)
+	}
+	a.Partitions[0].Topic = "changed"
+	require.Equal(t, tp("in", 0), g.Current().Partitions[0], "Current gives a copy")
+	time.Sleep(300 * time.Millisecond)
+	require.Zero(t, fetched.Load())
+	require.NoError(t, g.Err())
+}
+
+func TestRestartInPlaceIsImmediate(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	a, b := join(t, cfg, "i1"), join(t, cfg, "i2")
+	owns(t, 4, a, b)
+	for range 3 {
+		before, epoch := a.Current().Partitions, b.Current().Epoch
+		a.Close()
+		require.Empty(t, a.Current().Partitions)
+		start := time.Now()
+		a = join(t, cfg, "i1")
+		<-a.Changes()
+		took := time.Since(start)
+		require.Equal(t, before, a.Current().Partitions)
+		require.Less(t, took, time.Second)
+		require.Equal(t, epoch, b.Current().Epoch, "the other member must not notice")
+		_, err := b.Fence(epoch)
+		require.NoError(t, err)
+	}
+}
+
+func TestFenceFailsAfterRevoke(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	var revoked atomic.Pointer[[]element.TopicPartition]
+	var inside, after error
+	var a *Group
+	epoch := make(chan uint64, 1)
+	a = join(t, cfg, "i1", func(gc *GroupConfig) {
+		gc.BeforeRevoke = func(ctx context.Context, gone []element.TopicPartition) {
+			_, hasEnd := ctx.Deadline()
+			if !hasEnd {
+				t.Error("no bound")
+			}
+			e := <-epoch
+			_, inside = a.Fence(e)
+			epoch <- e
+			revoked.Store(&gone)
+		}
+	})
+	owns(t, 4, a)
+	before := a.Current().Epoch
+	epoch <- before
+	b := join(t, cfg, "i2")
+	owns(t, 4, a, b)
+	require.NotNil(t, revoked.Load())
+	require.NoError(t, inside, "while partitions are being revoked the epoch still holds: a last checkpoint is possible")
+	_, after = a.Fence(before)
+	requireRejoin(t, after)
+	now := a.Current()
+	require.Greater(t, now.Epoch, before)
+	for _, gone := range *revoked.Load() {
+		require.False(t, slices.Contains(now.Partitions, gone))
+	}
+	_, err := a.Fence(now.Epoch)
+	require.NoError(t, err)
+}
+
+func TestLeaveGivesPartitionsUpAtOnce(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	a, b := join(t, cfg, "i1"), join(t, cfg, "i2")
+	owns(t, 4, a, b)
+	epoch := a.Current().Epoch
+	start := time.Now()
+	require.NoError(t, a.Leave(within(t, 10*time.Second)))
+	_, err := a.Fence(epoch)
+	requireRejoin(t, err)
+	owns(t, 4, b)
+	require.Less(t, time.Since(start), 5*time.Second, "before the session times out")
+	require.NoError(t, a.Leave(within(t, 10*time.Second)), "leaving twice is no error")
+	a.Close()
+	a.Close()
+}
+
+func TestCloseWithoutLeaveKeepsTheMembership(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	a, b := join(t, cfg, "i1"), join(t, cfg, "i2")
+	owns(t, 4, a, b)
+	a.Close()
+	time.Sleep(700 * time.Millisecond)
+	require.Len(t, b.Current().Partitions, 2)
+}
+
+func TestSessionExpiryMovesPartitions(t *testing.T) {
+	c, cfg := cluster(t, kfake.SeedTopics(4, "in"), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	a := join(t, cfg, "i1", quick)
+	owns(t, 4, a)
+	old := a.Current().Epoch
+	b := join(t, cfg, "i2", quick)
+	owns(t, 4, a, b)
+	epoch := a.Current().Epoch
+	require.Greater(t, epoch, old)
+
+	// i1 goes silent: its heartbeats and joins do not reach the group.
+	var silent atomic.Bool
+	silent.Store(true)
+	for _, k := range []kmsg.Key{kmsg.Heartbeat, kmsg.JoinGroup, kmsg.SyncGroup} {
+		c.ControlKey(int16(k), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			if !silent.Load() || instanceOf(kreq) != "i1" {
+				return nil, nil, false
+			}
+			return nil, fmt.Errorf("cut off"), true // the connection is closed
+		})
+	}
+	owns(t, 4, b)
+	silent.Store(false)
+	owns(t, 4, a, b)
+	require.Greater(t, a.Current().Epoch, epoch)
+	_, err := a.Fence(epoch)
+	requireRejoin(t, err)
+	_, err = a.Fence(a.Current().Epoch)
+	require.NoError(t, err)
+	require.NoError(t, a.Err())
+}
+
+func instanceOf(kreq kmsg.Request) string {
+	var id *string
+	switch r := kreq.(type) {
+	case *kmsg.HeartbeatRequest:
+		id = r.InstanceID
+	case *kmsg.JoinGroupRequest:
+		id = r.InstanceID
+	case *kmsg.SyncGroupRequest:
+		id = r.InstanceID
+	}
+	if id == nil {
+		return ""
+	}
+	return *id
+}
+
+func TestSecondProcessOfOneInstanceFencesTheFirst(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(4, "in"), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	a := join(t, cfg, "i1", quick)
+	owns(t, 4, a)
+	epoch := a.Current().Epoch
+	b := join(t, cfg, "i1", quick)
+	require.Eventually(t, func() bool { return a.Err() != nil }, 10*time.Second, 5*time.Millisecond)
+	requireStop(t, a.Err(), fault.Fenced, `instance id "i1"`, "another process")
+	_, err := a.Fence(epoch)
+	require.Error(t, err)
+	require.Empty(t, a.Current().Partitions)
+	owns(t, 4, b)
+	time.Sleep(500 * time.Millisecond)
+	owns(t, 4, b)
+	require.NoError(t, b.Err(), "the fenced one must not fence back")
+	select {
+	case <-a.Changes():
+	default:
+		t.Fatal("the error must be told by Changes")
+	}
+}
+
+func TestGroupErrorsThatEndTheMembership(t *testing.T) {
+	t.Run("denied", func(t *testing.T) {
+		c, cfg := cluster(t, kfake.SeedTopics(1, "in"))
+		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.GroupAuthorizationFailed})
+		g := join(t, cfg, "i1")
+		<-g.Changes()
+		requireStop(t, g.Err(), fault.Denied, "group g")
+	})
+	t.Run("session timeout", func(t *testing.T) {
+		_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
+		g := join(t, cfg, "i1", func(gc *GroupConfig) { gc.SessionTimeout = 2 * time.Hour })
+		<-g.Changes()
+		requireStop(t, g.Err(), fault.Usage, "2h0m0s", "group.max.session.timeout.ms")
+	})
+	t.Run("transient", func(t *testing.T) {
+		c, cfg := cluster(t, kfake.SeedTopics(1, "in"))
+		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.UnknownServerError, Count: 2})
+		g := join(t, cfg, "i1")
+		owns(t, 1, g)
+		require.NoError(t, g.Err())
+	})
+}
+
+func TestNewPartitionsAreShared(t *testing.T) {
+	_, cfg := cluster(t, kfake.SeedTopics(2, "in"))
+	g := join(t, cfg, "i1")
+	owns(t, 2, g)
+	epoch := g.Current().Epoch
+	cl := client(t, cfg)
+	_, err := kadm.NewClient(cl).CreatePartitions(t.Context(), 1, "in")
+	require.NoError(t, err)
+	g.cl.ForceMetadataRefresh() // otherwise within a minute
+	owns(t, 3, g)
+	require.Greater(t, g.Current().Epoch, epoch)
+}
+
+func TestJoinGroupChecksItsConfig(t *testing.T) {
+	for _, gc := range []GroupConfig{{InstanceID: "i", Topics: []string{"t"}}, {Group: "g", Topics: []string{"t"}}, {Group: "g", InstanceID: "i"}, {Group: "g", InstanceID: "i", Topics: []string{"t"}}} {
+		_, err := JoinGroup(t.Context(), gc)
+		require.Error(t, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := JoinGroup(ctx, GroupConfig{})
+	require.ErrorIs(t, err, context.Canceled)
+}

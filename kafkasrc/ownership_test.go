@@ -1,0 +1,111 @@
+package kafkasrc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/millweir/millweir/element"
+)
+
+func as(member string, generation int32) func() (string, int32) {
+	return func() (string, int32) { return member, generation }
+}
+
+func TestAMemberThatJoinedAnewDoesNotVouchForTheOldEpoch(t *testing.T) {
+	o := newOwnership()
+	one := map[string][]int32{"in": {0}}
+	epoch, grew := o.assigned(one, "m1")
+	require.True(t, grew)
+	_, _, err := o.fence(epoch, as("m1", 1))
+	require.NoError(t, err)
+	_, _, err = o.fence(epoch, as("m1", 2))
+	require.NoError(t, err, "the same member in the next generation still owns what it did")
+	// The group expelled m1 and let it in again as m2; no callback has run yet, others may have owned the partition.
+	_, _, err = o.fence(epoch, as("m2", 5))
+	requireRejoin(t, err)
+	// The assignment is the same as before, so the client says that nothing was added.
+	next, grew := o.assigned(nil, "m2")
+	require.True(t, grew)
+	require.Greater(t, next, epoch)
+	_, _, err = o.fence(epoch, as("m2", 5))
+	requireRejoin(t, err)
+	_, _, err = o.fence(next, as("m2", 5))
+	require.NoError(t, err)
+}
+
+func TestFenceIsNeverEmpty(t *testing.T) {
+	o := newOwnership()
+	_, _, err := o.fence(0, as("m1", 1))
+	requireRejoin(t, err)
+	epoch, _ := o.assigned(nil, "")
+	_, _, err = o.fence(epoch, as("", 1))
+	requireRejoin(t, err)
+	epoch, _ = o.assigned(nil, "m1")
+	_, _, err = o.fence(epoch, as("m1", -1))
+	requireRejoin(t, err)
+}
+
+func TestFirstAssignmentMayBeEmpty(t *testing.T) {
+	o := newOwnership()
+	epoch, grew := o.assigned(nil, "m1")
+	require.True(t, grew, "more members than partitions: this one stands by and knows it")
+	require.EqualValues(t, 1, epoch)
+	_, grew = o.assigned(nil, "m1")
+	require.False(t, grew)
+	require.EqualValues(t, 1, o.revoked(map[string][]int32{"in": {3}}), "what is not owned cannot be revoked")
+}
+
+// The epoch changes exactly when the set or the member does, only upwards, and a fence holds for no other epoch.
+func TestOwnershipModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		o := newOwnership()
+		owned, member, last := map[int32]bool{}, "", uint64(0)
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			ps := rapid.SliceOfNDistinct(rapid.Int32Range(0, 5), 0, 4, rapid.ID[int32]).Draw(rt, "partitions")
+			m := map[string][]int32{"in": ps}
+			changed := false
+			switch rapid.IntRange(0, 3).Draw(rt, "step") {
+			case 0:
+				name := rapid.SampledFrom([]string{"m1", "m2"}).Draw(rt, "member")
+				changed = last == 0 || name != member
+				member = name
+				for _, p := range ps {
+					changed = changed || !owned[p]
+					owned[p] = true
+				}
+				o.assigned(m, name)
+			case 1:
+				for _, p := range ps {
+					changed = changed || owned[p]
+					delete(owned, p)
+				}
+				o.revoked(m)
+			case 2:
+				changed = last > 0 && (len(owned) > 0 || member != "")
+				clear(owned)
+				member = ""
+				o.lost()
+			}
+			now := o.current()
+			if changed {
+				require.Equal(rt, last+1, now.Epoch)
+			} else {
+				require.Equal(rt, last, now.Epoch)
+			}
+			require.Len(rt, now.Partitions, len(owned))
+			for _, p := range now.Partitions {
+				require.True(rt, owned[p.Partition])
+				require.Equal(rt, element.TopicPartition{Topic: "in", Partition: p.Partition}, p)
+			}
+			_, _, err := o.fence(now.Epoch, as("m1", 3))
+			require.Equal(rt, now.Epoch > 0 && member == "m1", err == nil)
+			if changed && last > 0 {
+				_, _, err = o.fence(last, as(member, 3))
+				require.Error(rt, err)
+			}
+			last = now.Epoch
+		}
+	})
+}
