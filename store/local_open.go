@@ -1,0 +1,322 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
+
+	"github.com/millweir/millweir/element"
+)
+
+const (
+	localDirName  = "local-state"
+	openingMarker = "opening"
+
+	memTableSize = 16 << 20
+	// Larger entries would go to the value log or exceed a transaction; a task that has one goes without a copy.
+	localMaxValue = 1 << 19
+	localMaxKey   = 32 << 10
+)
+
+// OpenLocal opens or creates the local copy in the first usable directory and starts its writer. The error is about the
+// configuration only: a copy that cannot be opened is made anew, and when that fails, too, what is returned is disabled
+// and has said so.
+func OpenLocal(cfg LocalConfig) (*Local, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	l := &Local{
+		cfg: cfg, log: cfg.Logger, tasks: make(map[element.TaskID]*localTask), nextNumber: 1,
+		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), freeAt: freeBytes,
+	}
+	var errs []error
+	for _, dir := range cfg.Dirs {
+		l.dir = filepath.Join(dir, localDirName)
+		if err := l.openIn(l.dir); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", l.dir, err))
+			continue
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		l.stop = stop
+		go l.run(ctx)
+		return l, nil
+	}
+	l.disable(errors.Join(errs...))
+	l.stop = func() {}
+	close(l.done)
+	return l, nil
+}
+
+// openIn opens the copy in one directory. One that is damaged is removed and made anew.
+func (l *Local) openIn(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	if err := l.checkSpace(); err != nil {
+		return err
+	}
+	db, damage, err := l.tryOpen(dir)
+	if err != nil {
+		return err
+	}
+	if damage != nil {
+		l.log.Warn("the local copy of the state is damaged and will be built anew", "dir", dir, "error", damage)
+		if err := os.RemoveAll(filepath.Join(dir, "db")); err != nil {
+			return err
+		}
+		if db, damage, err = l.tryOpen(dir); err != nil || damage != nil {
+			return errors.Join(err, damage)
+		}
+	}
+	if err := l.read(db); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	db.SetDiscardTs(db.MaxVersion())
+	l.db = db
+	return nil
+}
+
+// tryOpen opens the database. Badger ends the process on some kinds of damage; a marker that is there only while it
+// opens shows that this happened last time, and the damaged copy goes before it is tried again.
+func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
+	marker := filepath.Join(dir, openingMarker)
+	if _, err := os.Stat(marker); err == nil {
+		l.log.Warn("the process ended while it opened the local copy of the state; it will be built anew", "dir", dir)
+		if err := removeUnlocked(filepath.Join(dir, "db")); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := os.WriteFile(marker, nil, 0o640); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			db, damage = nil, fmt.Errorf("panic: %v", p)
+		}
+		if rerr := os.Remove(marker); rerr != nil && err == nil {
+			err = errors.Join(rerr, closeIf(db))
+			db = nil
+		}
+	}()
+	db, oerr := badger.OpenManaged(l.badgerOptions(filepath.Join(dir, "db")))
+	switch {
+	case oerr == nil:
+		return db, nil, nil
+	case strings.Contains(oerr.Error(), "Another process is using this Badger database"):
+		return nil, nil, oerr // it is not ours to remove
+	default:
+		return nil, oerr, nil
+	}
+}
+
+func closeIf(db *badger.DB) error {
+	if db == nil {
+		return nil
+	}
+	return db.Close()
+}
+
+// badgerOptions keeps the database small: one for all tasks, about 40 MB of memory.
+func (l *Local) badgerOptions(dir string) badger.Options {
+	o := badger.DefaultOptions(dir)
+	o.MemTableSize = memTableSize
+	o.NumMemtables = 2
+	o.NumLevelZeroTables = 3
+	o.NumLevelZeroTablesStall = 6
+	o.NumCompactors = 2
+	o.NumGoroutines = 2
+	o.BlockCacheSize = 8 << 20
+	o.ValueLogFileSize = 16 << 20
+	o.DetectConflicts = false
+	o.MetricsEnabled = false
+	o.NumVersionsToKeep = 1
+	o.ChecksumVerificationMode = options.OnTableAndBlockRead
+	o.Logger = badgerLog{l.log}
+	return o
+}
+
+// read learns what the database holds, and clears what does not belong: another owner's data, and data that no task's
+// record names.
+func (l *Local) read(db *badger.DB) error {
+	want := encodeMeta(l.cfg.Cluster, l.cfg.Application)
+	var same bool
+	err := db.View(func(txn *badger.Txn) error {
+		item, err := txn.Get([]byte{prefixMeta})
+		if errors.Is(err, badger.ErrKeyNotFound) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		return item.Value(func(v []byte) error {
+			same = string(v) == string(want)
+			return nil
+		})
+	})
+	if err == nil && same {
+		if err = l.readTasks(db); err == nil {
+			return nil
+		}
+	}
+	l.tasks, l.dead, l.nextNumber = make(map[element.TaskID]*localTask), nil, 1
+	if tables, _ := db.Size(); err != nil || tables > 0 || db.MaxVersion() > 0 {
+		l.log.Warn("the local copy of the state is of another application, cluster or format and is dropped",
+			"dir", l.dir, "error", err)
+	}
+	if err := db.DropAll(); err != nil {
+		return err
+	}
+	txn := db.NewTransactionAt(db.MaxVersion(), true)
+	defer txn.Discard()
+	if err := txn.Set([]byte{prefixMeta}, want); err != nil {
+		return err
+	}
+	if err := txn.CommitAt(db.MaxVersion()+1, nil); err != nil {
+		return err
+	}
+	return db.Sync()
+}
+
+// readTasks reads the tasks' records. A task whose last flush did not end has no copy.
+func (l *Local) readTasks(db *badger.DB) error {
+	known := make(map[uint32]bool)
+	return db.View(func(txn *badger.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixTask}})
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			id, err := parseTaskKey(it.Item().Key())
+			if err != nil {
+				return err
+			}
+			var r taskRecord
+			if err := it.Item().Value(func(v []byte) (err error) { r, err = decodeTaskRecord(v); return err }); err != nil {
+				return fmt.Errorf("record of task %s: %w", id, err)
+			}
+			known[r.number] = true
+			l.nextNumber = max(l.nextNumber, r.number+1)
+			t := &localTask{number: r.number, at: r.at, durable: r.at, tables: r.tables, pending: newPending()}
+			t.clean = r.state == stateApplied
+			t.stale = !t.clean
+			if t.stale {
+				l.log.Info("the local copy of a task's state was being written when the process ended; it will be built anew",
+					"task", id.String(), "checkpoint", r.at.Name.String())
+			}
+			l.tasks[id] = t
+		}
+		return l.findOrphans(txn, known)
+	})
+}
+
+// findOrphans notes the numbers of data that no record names: a reset ended between the two.
+func (l *Local) findOrphans(txn *badger.Txn, known map[uint32]bool) error {
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixData}})
+	defer it.Close()
+	for seek := dataPrefix(0); ; {
+		it.Seek(seek)
+		if !it.Valid() {
+			return nil
+		}
+		k := it.Item().Key()
+		if len(k) < dataKeyHead {
+			return fmt.Errorf("data key: %w", errRecord)
+		}
+		n := beUint32(k[1:])
+		if !known[n] {
+			l.dead = append(l.dead, n)
+			l.nextNumber = max(l.nextNumber, n+1)
+		}
+		if n == 1<<32-1 {
+			return nil
+		}
+		seek = dataPrefix(n + 1)
+	}
+}
+
+// Iterate reads a task's copy as the last flush left it: tables in the order in which they were made, keys in order,
+// until fn returns false. The bytes are valid during the call. It fails when the copy is disabled or not whole.
+func (l *Local) Iterate(task element.TaskID, fn func(table TableInfo, key, value []byte) bool) error {
+	l.dbMu.RLock()
+	defer l.dbMu.RUnlock()
+	if l.db == nil {
+		return errLocalClosed
+	}
+	return l.db.View(func(txn *badger.Txn) error {
+		item, err := txn.Get(taskKey(task))
+		if err != nil {
+			return fmt.Errorf("local copy of task %s: %w", task, err)
+		}
+		var r taskRecord
+		if err := item.Value(func(v []byte) (err error) { r, err = decodeTaskRecord(v); return err }); err != nil {
+			return fmt.Errorf("local copy of task %s: %w", task, err)
+		}
+		if r.state != stateApplied {
+			return fmt.Errorf("local copy of task %s: a flush towards checkpoint %s did not end", task, r.at.Name)
+		}
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: dataPrefix(r.number), PrefetchValues: true, PrefetchSize: 100})
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			k, more := it.Item().Key(), false
+			if n := int(beUint16(k[5:])); n >= len(r.tables) {
+				return fmt.Errorf("local copy of task %s: entry of table %d of %d: %w", task, n, len(r.tables), errRecord)
+			}
+			err := it.Item().Value(func(v []byte) error {
+				more = fn(r.tables[beUint16(k[5:])], k[dataKeyHead:], v)
+				return nil
+			})
+			if err != nil {
+				return fmt.Errorf("local copy of task %s: %w", task, err)
+			}
+			if !more {
+				return nil
+			}
+		}
+		return nil
+	})
+}
+
+// Close writes what is pending, within CloseTimeout, and closes the database. When the time is over the copy is left
+// as it is: the tasks that were being written will be built anew.
+func (l *Local) Close() error {
+	l.mu.Lock()
+	l.closing = true
+	l.mu.Unlock()
+	l.kick()
+	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CloseTimeout)
+	defer cancel()
+	var err error
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		err = fmt.Errorf("local copy of the state in %s: not written within %s", l.dir, l.cfg.CloseTimeout)
+	}
+	l.stop()
+	<-l.done // at most one slice of a flush and the closing of the database
+	return err
+}
+
+// checkSpace fails when the disk is so full that writing to mapped files becomes dangerous.
+func (l *Local) checkSpace() error {
+	if l.cfg.MinFreeBytes < 0 {
+		return nil
+	}
+	if free, ok := l.freeAt(l.dir); ok && free < l.cfg.MinFreeBytes {
+		return fmt.Errorf("no space left in %s: %d bytes free, %d wanted", l.dir, free, l.cfg.MinFreeBytes)
+	}
+	return nil
+}
+
+// badgerLog passes Badger's messages on. What it calls information is detail here.
+type badgerLog struct{ log *slog.Logger }
+
+func (b badgerLog) Errorf(f string, a ...any)   { b.log.Error("badger: " + line(f, a)) }
+func (b badgerLog) Warningf(f string, a ...any) { b.log.Warn("badger: " + line(f, a)) }
+func (b badgerLog) Infof(f string, a ...any)    { b.log.Debug("badger: " + line(f, a)) }
+func (b badgerLog) Debugf(string, ...any)       {}
+
+func line(f string, a []any) string { return strings.TrimSpace(fmt.Sprintf(f, a...)) }

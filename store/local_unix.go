@@ -1,0 +1,34 @@
+//go:build linux || darwin
+
+package store
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// freeBytes is the space that the file system of a directory has left for this process.
+func freeBytes(dir string) (int64, bool) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return 0, false
+	}
+	return int64(st.Bavail) * int64(st.Bsize), true
+}
+
+// removeUnlocked removes a database directory unless another process holds Badger's lock on it.
+func removeUnlocked(dir string) error {
+	f, err := os.Open(dir)
+	if os.IsNotExist(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("%s is in use by another process: %w", filepath.Base(dir), err)
+	}
+	return os.RemoveAll(dir)
+}
