@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// attempt is one run of the plan on one assignment: from the stable read of the committed offsets to the first failure
+// or the wish to stop. Its loop goroutine (run) owns everything here but what says otherwise.
+type attempt struct {
+	r      *Runner
+	number int
+	asg    Assignment
+	ctx    context.Context // of everything the attempt starts
+	cancel context.CancelCauseFunc
+	drain  <-chan struct{} // closed: stop gracefully
+	began  time.Time
+
+	tasks  map[element.TaskID]*owned
+	order  []element.TaskID
+	byTP   map[element.TopicPartition]element.TaskID
+	starts map[element.TaskID]element.Position // of tasks without a committed offset
+	lastID element.CheckpointID                // highest id in any handle seen, or given
+
+	feed   *feeder
+	source Source
+	sink   Sink
+	stopIn context.CancelFunc // stops the source alone
+
+	co      *checkpoint.Coordinator
+	pending *pending
+	last    *snapshot.RootRef // newest committed root of this instance
+	merge   mergeState
+	events  chan event
+	wg      sync.WaitGroup // everything the attempt starts
+}
+
+// owned is a task and what the loop knows of its snapshots.
+type owned struct {
+	*task
+	fresh     bool               // has no committed offset yet
+	committed snapshot.TaskEntry // as of the last commit
+	root      *snapshot.RootRef  // the root that names it; nil while there is only checkpoint 0
+}
+
+// taskStats are counters that other goroutines read.
+type taskStats struct {
+	records, emitted, skipped atomic.Int64
+}
+
+// run is the attempt's life. It returns errStopped after a graceful stop.
+func (a *attempt) run() error {
+	if err := a.prepare(); err != nil {
+		return err
+	}
+	if err := a.startTasks(); err != nil {
+		return err
+	}
+	a.announce()
+	return a.loop()
+}
+
+// prepare makes the transactional ids ours, reads what is committed, restores it, and commits checkpoint 0 for
+// partitions that have no committed offset.
+//
+// The order matters. A predecessor of the same name may have died with a transaction open; were the offsets read first,
+// that read would wait for the broker to time the transaction out.
+func (a *attempt) prepare() error {
+	if err := a.r.ports.Committer.Init(a.ctx); err != nil {
+		return fmt.Errorf("initialise transactional ids: %w", err)
+	}
+	decisions, err := a.resolve()
+	if err != nil {
+		return err
+	}
+	if err := a.buildTasks(decisions); err != nil {
+		return err
+	}
+	return a.commitStart()
+}
+
+// startTasks starts one goroutine per task and one for the source.
+func (a *attempt) startTasks() error {
+	positions := make([]element.Position, 0, len(a.order))
+	for _, id := range a.order {
+		positions = append(positions, a.tasks[id].position)
+	}
+	var err error
+	if a.source, err = a.r.ports.NewSource(positions); err != nil {
+		return fmt.Errorf("open source: %w", err)
+	}
+	a.feed.pause = a.source.Pause
+	for _, id := range a.order {
+		t := a.tasks[id]
+		t.resume = a.source.Resume
+		a.spawn(func() {
+			if err := t.run(a.ctx); err != nil {
+				a.report(event{kind: evFailed, task: t.id, err: err})
+			}
+		})
+	}
+	feedCtx, stop := context.WithCancel(a.ctx)
+	a.stopIn = stop
+	a.spawn(func() {
+		err := a.source.Run(feedCtx, a.feed.deliver)
+		switch {
+		case feedCtx.Err() != nil:
+			a.report(event{kind: evDrained})
+		case err != nil:
+			a.report(event{kind: evFailed, err: fmt.Errorf("source: %w", err)})
+		default:
+			a.report(event{kind: evFailed, err: errors.New("source ended by itself")})
+		}
+	})
+	return nil
+}
+
+// spawn runs f in a goroutine that tearDown waits for.
+func (a *attempt) spawn(f func()) {
+	a.wg.Add(1)
+	go func() {
+		defer a.wg.Done()
+		f()
+	}()
+}
+
+// report hands an event to the loop. When the attempt is over nobody listens any more and the event is dropped.
+func (a *attempt) report(e event) {
+	select {
+	case a.events <- e:
+	case <-a.ctx.Done():
+	}
+}
+
+// now is the time that the coordinator knows.
+func (a *attempt) now() time.Duration { return time.Since(a.r.start) }
+
+// tearDown ends everything that the attempt started and waits for it, aborts the open transaction and keeps the state
+// whose last commit is known. What was frozen or changed after that commit is rolled back by the next attempt.
+func (a *attempt) tearDown() {
+	a.cancel(errAttemptOver)
+	if a.sink != nil {
+		a.sink.Discard()
+	}
+	a.wg.Wait()
+	if a.source != nil {
+		a.source.Close()
+	}
+	// The abort must not be cut short by the shutdown that may have caused it, nor hang: a transaction that cannot be
+	// aborted now is fenced by the next Init, or times out.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), abortTimeout)
+	defer cancel()
+	if err := a.r.ports.Committer.Abort(ctx); err != nil {
+		a.r.lis.abortFailed(err)
+	}
+	if err := a.closeChains(); err != nil {
+		a.r.lis.closeFailed(err)
+	}
+	a.keepStates()
+}
+
+// announce tells the listener and the local copy where the attempt starts, and adds the tasks to the checkpoints.
+func (a *attempt) announce() {
+	info := AttemptInfo{Attempt: a.number, Tasks: len(a.order), Took: time.Since(a.began)}
+	committed := map[snapshot.RootRef][]snapshot.TaskEntry{}
+	for _, id := range a.order {
+		t := a.tasks[id]
+		a.co.AddTask(a.now(), id)
+		if t.root == nil {
+			info.Fresh++
+			continue
+		}
+		info.Checkpoint = max(info.Checkpoint, t.root.Name.ID)
+		committed[*t.root] = append(committed[*t.root], t.committed)
+	}
+	if a.r.lis.AttemptStarted != nil {
+		a.r.lis.AttemptStarted(info)
+	}
+	if a.r.ports.Local != nil {
+		for root, tasks := range committed {
+			a.r.ports.Local.Committed(root, tasks)
+		}
+	}
+}
+
+const abortTimeout = 10 * time.Second
+
+var errAttemptOver = errors.New("attempt over")
+
+// keepStates leaves the states in memory to the next attempt, rolled back to the last commit that is sure. Every
+// goroutine has ended, so the states are this one's now.
+func (a *attempt) keepStates() {
+	a.r.kept = map[element.TaskID]*keptState{}
+	for id, t := range a.tasks {
+		if t.state == nil || t.root == nil {
+			continue
+		}
+		// The commit notice may not have reached the task before the end.
+		t.state.Commit(t.root.Name.ID)
+		t.state.Rollback()
+		a.r.kept[id] = &keptState{state: t.state, entry: t.committed, root: *t.root}
+	}
+	a.r.lastID = max(a.r.lastID, a.lastID)
+}
+
+// ownershipLost reports that the group has taken the assignment away or replaced it.
+func (a *attempt) ownershipLost() error {
+	if err := a.r.ports.Group.Err(); err != nil {
+		return err
+	}
+	if cur := a.r.ports.Group.Current(); cur.Epoch != a.asg.Epoch {
+		return fault.New(fault.Rejoin, fault.Failed, "the group changed the assignment (ownership epoch %d, now %d with %d partitions)", a.asg.Epoch, cur.Epoch, len(cur.Partitions))
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+// Package engine runs a plan: tasks, checkpoints and recovery of one instance. It knows neither Kafka nor Badger nor
+// files; what it needs of them are the interfaces of ports.go.
+//
+// A Runner runs attempts. An attempt owns one assignment from the stable read of the committed offsets to its first
+// failure: it initialises the transactional ids, resolves what to restore, commits checkpoint 0 where nothing is
+// committed yet, restores, and then processes. After a failure everything that is not committed is dropped and the next
+// attempt starts from the last commit, in the same process.
+//
+// Invariants:
+//
+//	I1  A record of an attempt is processed only after the state of its task was restored to exactly the committed
+//	    position that the record follows.
+//	I2  The position a checkpoint commits is the position of the task when its state was frozen: state, output and
+//	    position of a checkpoint are cut at the same record.
+//	I3  Output that follows a barrier is not written before the checkpoint of that barrier is committed.
+//	I4  Only the loop decides; workers do what it asks for and report back. A report that comes late has no effect.
+//	I5  When an attempt returns, nothing that it started runs any more.
+//	I6  Checkpoint ids grow over all attempts of a process, and above every id found in a handle.
+//
+// Goroutines, all owned by the attempt and awaited by its tearDown: one per task, one for the source, one per worker
+// action (persist, seal, root, commit, housekeeping). The loop runs in the goroutine that called Runner.Run.
+//
+// Files: ports.go (what is needed from outside), runner.go (attempts and restarts), attempt.go (an attempt's life),
+// restore.go (from committed offsets to tasks), loop.go (the coordinator's driver), workers.go (its actions), merge.go
+// (long chains), task.go (one task), inbox.go and feeder.go (the way to a task), backoff.go, events.go, listener.go,
+// config.go.
+package engine

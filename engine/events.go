@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// eventKind says what happened.
+type eventKind int
+
+const (
+	evMoved     eventKind = iota // a task processed something for the first time since its last barrier
+	evEarly                      // a task's uncommitted state is above its share of the limit
+	evBarrier                    // a task has passed a barrier
+	evPersisted                  // all changes of a checkpoint are durable, or failed to be
+	evSealed                     // the transaction is flushed, or failed
+	evRoot                       // the root metadata is durable, or failed
+	evCommitted                  // the transaction is committed, or not
+	evMerged                     // a chain of runs was merged
+	evFailed                     // a task or the source failed
+	evDrained                    // the source has stopped after the wish to stop
+)
+
+// event is a message to the coordinator loop, the only place where an attempt's decisions are made.
+type event struct {
+	kind eventKind
+	id   element.CheckpointID
+	task element.TaskID
+	ack  taskAck
+	err  error
+
+	runs    map[element.TaskID]snapshot.RunRef // evPersisted
+	persist checkpoint.PersistStats            // evPersisted
+	root    snapshot.RootRef                   // evRoot
+	merged  *mergeResult                       // evMerged
+}
+
+// taskAck is what a task says when it has passed a barrier.
+type taskAck struct {
+	position element.Position
+	frozen   Frozen
+	moved    bool
+	states   []snapshot.StateInfo
+	sync     time.Duration
+	at       time.Time
+}

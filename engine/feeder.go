@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millweir/millweir/element"
+)
+
+// stallLimit is how long one full inbox may hold up the others.
+const stallLimit = 100 * time.Millisecond
+
+// feeder hands deliveries from the source's goroutine to the tasks' inboxes and decides who waits when one is full.
+//
+// Pausing a partition makes the client drop what it has buffered of it and fetch it again, so under steady load, when
+// every inbox is full, the feeder simply waits: nobody starves. Only when the wait has lasted stallLimit and another task
+// has run dry does the full partition step aside: its delivery goes in above the limit and the partition is paused until
+// half is worked off. (A partition without traffic is always dry, so without the time limit one busy partition beside
+// an idle one would be paused, dropped and fetched again for ever.)
+type feeder struct {
+	inboxes map[element.TopicPartition]*inbox
+	popped  chan struct{} // capacity 1; a task took a delivery
+	pause   func(tps ...element.TopicPartition)
+}
+
+func newFeeder(pause func(tps ...element.TopicPartition)) *feeder {
+	return &feeder{inboxes: map[element.TopicPartition]*inbox{}, popped: make(chan struct{}, 1), pause: pause}
+}
+
+// deliver is the function given to Source.Run. It is called from one goroutine.
+func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
+	q := f.inboxes[d.From]
+	if q == nil {
+		return fmt.Errorf("delivery of %s, which this attempt does not own", d.From)
+	}
+	if !q.full() {
+		q.put(d)
+		return nil
+	}
+	stall := time.NewTimer(stallLimit)
+	defer stall.Stop()
+	for q.full() {
+		select {
+		case <-f.popped:
+		case <-stall.C:
+			if f.otherStarves(d.From) {
+				q.put(d)
+				f.pause(d.From)
+				// Only now may the task resume it: were the mark set first, the task could drain the inbox and resume
+				// between the mark and the pause, and nobody would ever resume again.
+				q.setPaused()
+				return nil
+			}
+			stall.Reset(stallLimit)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	q.put(d)
+	return nil
+}
+
+func (f *feeder) otherStarves(full element.TopicPartition) bool {
+	for tp, q := range f.inboxes {
+		if tp != full && q.empty() {
+			return true
+		}
+	}
+	return false
+}
+
+// tookOne is called by a task after each delivery that it takes.
+func (f *feeder) tookOne() {
+	select {
+	case f.popped <- struct{}{}:
+	default:
+	}
+}

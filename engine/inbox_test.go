@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+)
+
+func tp(p int32) element.TopicPartition { return element.TopicPartition{Topic: "in", Partition: p} }
+
+func delivery(p int32, next int64, n int) element.Delivery {
+	return element.Delivery{From: tp(p), Records: make([]element.Record, n), Next: next, LeaderEpoch: -1}
+}
+
+func popNow(t *testing.T, q *inbox) item {
+	t.Helper()
+	it, ok := q.tryPop()
+	require.True(t, ok)
+	return it
+}
+
+func TestBarriersKeepTheirPlaceAmongDeliveries(t *testing.T) {
+	q := newInbox(100)
+	q.put(delivery(0, 10, 10))
+	q.barrier(1)
+	q.put(delivery(0, 20, 10))
+	q.barrier(2)
+	require.EqualValues(t, 10, popNow(t, q).delivery.Next)
+	require.EqualValues(t, 1, popNow(t, q).barrier)
+	require.EqualValues(t, 20, popNow(t, q).delivery.Next)
+	require.EqualValues(t, 2, popNow(t, q).barrier)
+	_, ok := q.tryPop()
+	require.False(t, ok)
+}
+
+func TestAFullInboxTakesBarriers(t *testing.T) {
+	q := newInbox(5)
+	require.True(t, q.put(delivery(0, 10, 10)))
+	require.True(t, q.full())
+	q.barrier(1)
+	popNow(t, q)
+	require.False(t, q.full())
+	require.EqualValues(t, 1, popNow(t, q).barrier)
+}
+
+func TestCommitNoticesOvertakeAndCoalesce(t *testing.T) {
+	q := newInbox(5)
+	q.put(delivery(0, 10, 1))
+	q.commit(3)
+	q.commit(4)
+	require.EqualValues(t, 4, popNow(t, q).committed)
+	require.EqualValues(t, 10, popNow(t, q).delivery.Next)
+}
+
+func TestAPositionWithoutRecordsIsDelivered(t *testing.T) {
+	q := newInbox(5)
+	q.put(element.Delivery{From: tp(0), Next: 7})
+	require.True(t, q.empty(), "no record waits")
+	require.EqualValues(t, 7, popNow(t, q).delivery.Next)
+}
+
+func TestPopWaitsAndEndsWithTheContext(t *testing.T) {
+	q := newInbox(5)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		it, ok := q.pop(ctx)
+		require.True(t, ok)
+		require.EqualValues(t, 9, it.barrier)
+		_, ok = q.pop(ctx)
+		require.False(t, ok)
+	}()
+	q.barrier(9)
+	time.Sleep(10 * time.Millisecond)
+	cancel()
+	wg.Wait()
+}
+
+func TestFeederWaitsWhenEveryInboxIsFull(t *testing.T) {
+	paused := 0
+	f := newFeeder(func(...element.TopicPartition) { paused++ })
+	a, b := newInbox(10), newInbox(10)
+	f.inboxes[tp(0)], f.inboxes[tp(1)] = a, b
+	require.NoError(t, f.deliver(t.Context(), delivery(0, 10, 10)))
+	require.NoError(t, f.deliver(t.Context(), delivery(1, 10, 10)))
+	done := make(chan error, 1)
+	go func() { done <- f.deliver(t.Context(), delivery(0, 20, 10)) }()
+	select {
+	case <-done:
+		t.Fatal("a third delivery went into a full inbox while the other had work")
+	case <-time.After(3 * stallLimit):
+	}
+	popNow(t, a)
+	f.tookOne()
+	require.NoError(t, <-done)
+	require.Zero(t, paused)
+}
+
+// One slow task must not starve the others: its partition steps aside and comes back when half is worked off.
+func TestFeederPausesAFullPartitionWhenAnotherRunsDry(t *testing.T) {
+	var paused []element.TopicPartition
+	f := newFeeder(func(tps ...element.TopicPartition) { paused = append(paused, tps...) })
+	a, b := newInbox(10), newInbox(10)
+	f.inboxes[tp(0)], f.inboxes[tp(1)] = a, b
+	require.NoError(t, f.deliver(t.Context(), delivery(0, 10, 10)))
+	require.NoError(t, f.deliver(t.Context(), delivery(0, 20, 10))) // b is dry
+	require.Equal(t, []element.TopicPartition{tp(0)}, paused)
+	require.EqualValues(t, 10, popNow(t, a).delivery.Next)
+	require.EqualValues(t, 20, popNow(t, a).delivery.Next, "still above half: no resume yet")
+	require.True(t, popNow(t, a).resume)
+	_, ok := a.tryPop()
+	require.False(t, ok, "resumed once")
+}
+
+func TestFeederRefusesAPartitionThatIsNotOwned(t *testing.T) {
+	f := newFeeder(func(...element.TopicPartition) {})
+	require.ErrorContains(t, f.deliver(t.Context(), delivery(3, 1, 1)), "in/3")
+}
+
+func TestFeederEndsWithTheContext(t *testing.T) {
+	f := newFeeder(func(...element.TopicPartition) {})
+	f.inboxes[tp(0)] = newInbox(1)
+	require.NoError(t, f.deliver(t.Context(), delivery(0, 1, 1)))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, f.deliver(ctx, delivery(0, 2, 1)), context.Canceled)
+}
+
+func TestBackoffGrowsToItsMaximumAndResets(t *testing.T) {
+	b := backoff{initial: time.Second, max: 3 * time.Second, reset: time.Hour, factor: 1.5}
+	var got []time.Duration
+	now := time.Duration(0)
+	for range 5 {
+		got = append(got, b.next(now))
+		now += time.Minute
+	}
+	require.Equal(t, []time.Duration{time.Second, 1500 * time.Millisecond, 2250 * time.Millisecond, 3 * time.Second, 3 * time.Second}, got)
+	require.Equal(t, time.Second, b.next(now+2*time.Hour))
+}

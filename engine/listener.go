@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// Listener is told what happens. Each member may be nil. They are called from the engine's goroutines, must be safe
+// for concurrent use and must not block.
+type Listener struct {
+	// AttemptStarted: the attempt's tasks are restored and about to process.
+	AttemptStarted func(AttemptInfo)
+	// AttemptEnded: err is nil after a graceful stop; delay is the time before the next attempt.
+	AttemptEnded func(attempt int, err error, recovery fault.Recovery, delay time.Duration)
+	// Waiting: the group has not given all partitions yet.
+	Waiting func(have, want int)
+	// Restored: one task's state has been read.
+	Restored func(task element.TaskID, from snapshot.RootRef, stats snapshot.Stats, took time.Duration)
+	// Reused: one task's state was still in memory and has been rolled back to its last commit.
+	Reused func(task element.TaskID, at snapshot.RootRef)
+	// CheckpointTriggered, CheckpointCompleted: a checkpoint's life. Completed is after the commit.
+	CheckpointTriggered func(id element.CheckpointID)
+	CheckpointCompleted func(checkpoint.CheckpointStats)
+	// Merged: a task's chain of runs became one full run, or could not (it is tried again).
+	Merged func(task element.TaskID, runs int, bytes int64, took time.Duration, err error)
+	// CloseFailed: a user function's Close returned an error at the end of an attempt.
+	CloseFailed func(error)
+	// AbortFailed: the open transaction could not be aborted at the end of an attempt; the next one fences it.
+	AbortFailed func(error)
+	// Cleaned: files that no retained checkpoint needs were removed; err is a failure to do so, which is harmless.
+	Cleaned func(snapshot.CleanReport, error)
+	// Skipped: a record was let go by the error policy of its source.
+	Skipped func(task element.TaskID, step string, reason error)
+}
+
+// AttemptInfo says what an attempt starts with.
+type AttemptInfo struct {
+	Attempt    int
+	Tasks      int
+	Fresh      int // tasks that start without state
+	Checkpoint element.CheckpointID
+	Took       time.Duration
+}
+
+func (l *Listener) skipped(task element.TaskID, step string, reason error) {
+	if l.Skipped != nil {
+		l.Skipped(task, step, reason)
+	}
+}
+
+func (l *Listener) closeFailed(err error) {
+	if l.CloseFailed != nil {
+		l.CloseFailed(err)
+	}
+}
+
+func (l *Listener) abortFailed(err error) {
+	if l.AbortFailed != nil {
+		l.AbortFailed(err)
+	}
+}
+
+func (l *Listener) cleaned(stats snapshot.CleanReport, err error) {
+	if l.Cleaned != nil {
+		l.Cleaned(stats, err)
+	}
+}
+
+func (l *Listener) merged(res *mergeResult) {
+	if l.Merged != nil {
+		l.Merged(res.task, res.runs, res.run.Length, res.took, res.err)
+	}
+}

@@ -1,0 +1,155 @@
+package engine
+
+import (
+	"context"
+	"iter"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// Assignment is what the consumer group gives this instance at one moment.
+type Assignment struct {
+	// Epoch is the ownership epoch: it grows at every change, also when the same partitions come back.
+	// 0 means that there was no assignment yet.
+	Epoch      uint64
+	Partitions []element.TopicPartition
+}
+
+// Group is the instance's membership in the consumer group.
+type Group interface {
+	// Changes has a value whenever Current or Err may have changed; several changes may show as one.
+	Changes() <-chan struct{}
+	Current() Assignment
+	// Err is the error that ended the membership for good, nil while it lives.
+	Err() error
+}
+
+// Committed is what the group has stored for one partition.
+type Committed struct {
+	Found       bool
+	Offset      int64
+	LeaderEpoch int32
+	Metadata    string
+}
+
+// Offsets reads positions from the cluster.
+type Offsets interface {
+	// Stable reads the group's committed offsets, waiting for transactions that are still open on them.
+	Stable(ctx context.Context, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error)
+	// Start resolves the start position of partitions that have no committed offset.
+	Start(ctx context.Context, start topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error)
+	// Topics gives what the cluster knows of topics now.
+	Topics(ctx context.Context, names []string) (map[string]Topic, error)
+}
+
+// Topic is what the cluster knows of a topic.
+type Topic struct {
+	ID         element.TopicID
+	Partitions int32
+}
+
+// Source delivers the records of an attempt's partitions, from explicit positions on.
+type Source interface {
+	// Run delivers until ctx ends or an error that the client cannot cure. deliver may block.
+	Run(ctx context.Context, deliver func(context.Context, element.Delivery) error) error
+	// Pause and Resume stop and restart the fetching of partitions.
+	Pause(tps ...element.TopicPartition)
+	Resume(tps ...element.TopicPartition)
+	// Close ends the client and waits for what it started.
+	Close()
+}
+
+// Sink is the output side of one attempt.
+type Sink interface {
+	// Writer gives the writer of one task; only that task's goroutine uses it.
+	Writer(task element.TaskID) SinkWriter
+	// Seal ends the transaction's content once every writer has passed barrier id: it is flushed and every promise
+	// has been answered without an error.
+	Seal(ctx context.Context, id element.CheckpointID) error
+	// Release ends the hold-back of barrier id after its commit: what was held goes first into the next transaction.
+	Release(id element.CheckpointID) error
+	// Discard ends the attempt: held-back records are dropped, blocked writers return an error.
+	Discard()
+}
+
+// SinkWriter takes the output of one task.
+type SinkWriter interface {
+	// Write takes records for a sink of the plan. The slice is the caller's again afterwards; key and value bytes must
+	// never change. It blocks while the hold-back limit is reached.
+	Write(ctx context.Context, sink int, recs []element.Record) error
+	// Barrier says that what follows belongs to the checkpoint after id.
+	Barrier(id element.CheckpointID)
+}
+
+// Committer ends transactions.
+type Committer interface {
+	// Init makes the transactional ids this instance's own: transactions that a predecessor of the same name left
+	// open are aborted. It must come before the first stable read.
+	Init(ctx context.Context) error
+	// CommitInitial commits start positions in a transaction of its own.
+	CommitInitial(ctx context.Context, c checkpoint.Commit, ownership uint64) error
+	// Commit commits the sealed transaction together with the positions. An error's class says what is known.
+	Commit(ctx context.Context, c checkpoint.Commit, ownership uint64) error
+	// Abort drops the open transaction, if any.
+	Abort(ctx context.Context) error
+}
+
+// Checkpoints keeps snapshots. *snapshot.Repository is one.
+type Checkpoints interface {
+	Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.RunRef, error)
+	WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error)
+	LoadRoots(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)
+	// Stored gives the newest root of every task that the directory knows.
+	Stored(ctx context.Context) (map[element.TaskID]snapshot.RootRef, error)
+	MarkCommitted(ctx context.Context, ref snapshot.RootRef) error
+	Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error)
+	Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error)
+	Clean(ctx context.Context, committed []snapshot.RootRef) (snapshot.CleanReport, error)
+	StoreID() string
+}
+
+// Frozen is the state change set of one task at one barrier. It may be read while the task goes on.
+type Frozen interface {
+	Len() int
+	// Sorted gives the changes in the order of a run: by state, then by key.
+	Sorted() iter.Seq[snapshot.Entry]
+	// Err reports, after reading, that what was read is not complete.
+	Err() error
+}
+
+// State is the keyed state of one task. Only the task's goroutine calls it.
+type State interface {
+	Table(name, codec string) (topology.StateTable, error)
+	Freeze(id element.CheckpointID) Frozen
+	Commit(id element.CheckpointID)
+	Rollback()
+	// Load sets or deletes a committed value during a restore. Entry.State is the place of the table in the order of
+	// registration.
+	Load(e snapshot.Entry) error
+	// Err reports a write that could not be kept since the last Rollback.
+	Err() error
+	UncommittedBytes() int64
+	Len() int
+}
+
+// LocalCopy keeps a copy of the committed state on local disk, behind the commits and from the snapshot's own files. It
+// is never read to decide anything and never fails a checkpoint.
+type LocalCopy interface {
+	// Committed says what is committed now: after a restore and after every checkpoint. It must not block.
+	Committed(root snapshot.RootRef, tasks []snapshot.TaskEntry)
+}
+
+// Ports is everything the engine needs from outside. Tests and fault injection decorate its members.
+type Ports struct {
+	Group       Group
+	Offsets     Offsets
+	Committer   Committer
+	Checkpoints Checkpoints
+	Local       LocalCopy // may be nil
+	NewSource   func(positions []element.Position) (Source, error)
+	NewSink     func() (Sink, error)
+	NewState    func(task element.TaskID) State
+}

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// errStopped ends an attempt that was asked to stop and has committed everything.
+var errStopped = errors.New("stopped")
+
+// Runner runs a plan until it is told to stop: one attempt after the other, each from the last committed checkpoint.
+type Runner struct {
+	plan  *topology.Plan
+	cfg   Config
+	ports Ports
+	lis   *Listener
+	start time.Time
+
+	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
+	lastID element.CheckpointID
+	kept   map[element.TaskID]*keptState
+	// complete: this instance has had all partitions at least once.
+	complete bool
+}
+
+// keptState is a task's state in memory after its attempt has ended, and the checkpoint whose commit it is sure of.
+type keptState struct {
+	state State
+	entry snapshot.TaskEntry
+	root  snapshot.RootRef
+}
+
+// New makes a runner. The listener may be nil.
+func New(plan *topology.Plan, cfg Config, ports Ports, lis *Listener) (*Runner, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fault.Stopf(fault.BadFile, "engine configuration: %w", err)
+	}
+	if lis == nil {
+		lis = &Listener{}
+	}
+	return &Runner{plan: plan, cfg: cfg, ports: ports, lis: lis, start: time.Now(), kept: map[element.TaskID]*keptState{}}, nil
+}
+
+// Run processes until ctx ends; then it takes a last checkpoint, within the shutdown timeout, and returns nil. Any
+// other return is an error that no further attempt could cure, classed and with an exit code (package fault).
+func (r *Runner) Run(ctx context.Context) error {
+	// The work outlives ctx: between the wish to stop and the end lies the last checkpoint.
+	work, kill := context.WithCancel(context.WithoutCancel(ctx))
+	defer kill()
+	stopping := context.AfterFunc(ctx, func() {
+		time.AfterFunc(r.cfg.ShutdownTimeout, kill)
+	})
+	defer stopping()
+
+	bo := backoff{initial: r.cfg.InitialBackoff, max: r.cfg.MaxBackoff, reset: r.cfg.ResetBackoffThreshold, factor: r.cfg.BackoffMultiplier, jitter: 0.1}
+	for n := 1; ; n++ {
+		asg, err := r.awaitAssignment(ctx)
+		if err == nil && ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			err = r.attempt(work, ctx.Done(), n, asg)
+		}
+		if errors.Is(err, errStopped) {
+			r.ended(n, nil, fault.Stop, 0)
+			return nil
+		}
+		class := fault.RecoveryOf(err)
+		if class == fault.Stop {
+			r.ended(n, err, class, 0)
+			return err
+		}
+		if ctx.Err() != nil {
+			// Stopping, and the last checkpoint did not succeed: what it would have covered is processed again after
+			// the next start. Nothing is lost, so this is not a failure of the process.
+			r.ended(n, err, class, 0)
+			return nil
+		}
+		var delay time.Duration
+		if class != fault.Rejoin {
+			delay = bo.next(time.Since(r.start))
+		}
+		r.ended(n, err, class, delay)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (r *Runner) ended(n int, err error, class fault.Recovery, delay time.Duration) {
+	if r.lis.AttemptEnded != nil {
+		r.lis.AttemptEnded(n, err, class, delay)
+	}
+}
+
+// awaitAssignment waits until the group has given all partitions. It returns without an error and without an assignment
+// when ctx ends.
+//
+// One instance owns everything in this version. With a second member in the group each would get a part; the one that
+// has never had all of them gives up, so that the other, which waits without end, gets its partitions back. (A member
+// that died keeps its partitions until its session times out: the patience is longer than that.)
+func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
+	patience := time.NewTimer(r.cfg.AssignmentPatience)
+	defer patience.Stop()
+	told := -1
+	for {
+		if err := r.ports.Group.Err(); err != nil {
+			return Assignment{}, err
+		}
+		asg := r.ports.Group.Current()
+		if len(asg.Partitions) >= r.cfg.Partitions {
+			r.complete = true
+			return asg, nil
+		}
+		if n := len(asg.Partitions); asg.Epoch > 0 && n != told && r.lis.Waiting != nil {
+			told = n
+			r.lis.Waiting(n, r.cfg.Partitions)
+		}
+		select {
+		case <-r.ports.Group.Changes():
+		case <-patience.C:
+			if !r.complete && asg.Epoch > 0 {
+				return Assignment{}, fault.Stopf(fault.NotAlone, "the group %s gave this instance %d of %d partitions: another member holds the rest, and this version runs one instance per application",
+					r.cfg.Application, len(asg.Partitions), r.cfg.Partitions)
+			}
+			patience.Reset(r.cfg.AssignmentPatience)
+		case <-ctx.Done():
+			return Assignment{}, nil
+		}
+	}
+}
+
+// attempt runs once from restore to failure or stop, and leaves nothing running.
+func (r *Runner) attempt(work context.Context, drain <-chan struct{}, n int, asg Assignment) error {
+	ctx, cancel := context.WithCancelCause(work)
+	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, drain: drain, began: time.Now(), events: make(chan event, 64)}
+	err := a.run()
+	if work.Err() != nil && !errors.Is(err, errStopped) {
+		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)
+	}
+	a.tearDown()
+	return err
+}

@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// task is one sub-topology on one partition. Everything in it belongs to the goroutine of run, but for inbox.
+type task struct {
+	id    element.TaskID
+	inbox *inbox
+	chain *topology.Task
+	state State
+	out   SinkWriter
+	feed  *feeder
+
+	resume func(tps ...element.TopicPartition)
+	report func(event) // to the coordinator loop; drops the event when the attempt is over
+
+	position element.Position // the next offset to process
+	moved    bool             // something was processed since the last barrier
+	asked    bool             // an early checkpoint was asked for since the last barrier
+	inFlight element.CheckpointID
+	limit    int64 // bytes of uncommitted state before an early checkpoint
+
+	stateInfo []snapshot.StateInfo
+	stats     *taskStats
+}
+
+// run processes the inbox until ctx ends or something fails.
+func (t *task) run(ctx context.Context) error {
+	for {
+		it, ok := t.next(ctx)
+		if !ok {
+			return nil
+		}
+		switch {
+		case it.resume:
+			t.resume(t.position.TopicPartition)
+		case it.committed != 0:
+			t.onCommitted(it.committed)
+		case it.barrier != 0:
+			if err := t.onBarrier(it.barrier); err != nil {
+				return err
+			}
+		default:
+			t.feed.tookOne()
+			if err := t.process(ctx, it.delivery); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// next takes the next item. While a checkpoint that this task has already passed is in flight and the state changed
+// since then has reached the limit, only notices are taken: no new checkpoint can start before that one ends, and
+// memory must not grow meanwhile. The barrier of the checkpoint in flight is behind us, so nothing waits for this task.
+func (t *task) next(ctx context.Context) (item, bool) {
+	for t.inFlight != 0 && t.state.UncommittedBytes() > 2*t.limit {
+		it, ok := t.inbox.tryPopNotice()
+		if ok {
+			return it, true
+		}
+		select {
+		case <-t.inbox.wake:
+		case <-ctx.Done():
+			return item{}, false
+		}
+	}
+	return t.inbox.pop(ctx)
+}
+
+func (t *task) process(ctx context.Context, d element.Delivery) error {
+	if d.Next < t.position.Offset {
+		return fmt.Errorf("task %s: delivery up to offset %d, but offset %d is already processed", t.id, d.Next, t.position.Offset)
+	}
+	if !t.moved {
+		t.moved = true
+		t.report(event{kind: evMoved, task: t.id})
+	}
+	if err := t.chain.Process(d.From, d.Records); err != nil {
+		if ctx.Err() != nil {
+			return nil // the sink or the context ended under us; the attempt is over
+		}
+		return err
+	}
+	if err := t.state.Err(); err != nil {
+		return fmt.Errorf("task %s at offset %d: %w", t.id, d.Next, err)
+	}
+	t.position.Offset = d.Next
+	if d.LeaderEpoch >= 0 {
+		t.position.LeaderEpoch = d.LeaderEpoch
+	}
+	t.stats.records.Add(int64(len(d.Records)))
+	if !t.asked && t.state.UncommittedBytes() > t.limit {
+		t.asked = true
+		t.report(event{kind: evEarly, task: t.id})
+	}
+	return nil
+}
+
+// onBarrier is the synchronous part of a checkpoint: emit what is owed, freeze the state, let the sink hold back.
+// Nothing in it grows with the number of keys.
+func (t *task) onBarrier(id element.CheckpointID) error {
+	start := time.Now()
+	if err := t.chain.Flush(); err != nil {
+		return err
+	}
+	frozen := t.state.Freeze(id)
+	t.out.Barrier(id)
+	ack := taskAck{position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, sync: time.Since(start), at: start}
+	t.moved, t.asked, t.inFlight = false, false, id
+	t.report(event{kind: evBarrier, id: id, task: t.id, ack: ack})
+	return nil
+}
+
+func (t *task) onCommitted(id element.CheckpointID) {
+	t.state.Commit(id)
+	if id >= t.inFlight {
+		t.inFlight = 0
+	}
+}
+
+// taskEnv is what the chain of one task sees of the engine.
+type taskEnv struct {
+	ctx context.Context
+	t   *task
+	lis *Listener
+}
+
+// State finds a state table: all of a task's were registered when it was restored.
+func (e *taskEnv) State(step, name, codec string) (topology.StateTable, error) {
+	return e.t.state.Table(topology.StatePlan{Step: step, Name: name}.ID(), codec)
+}
+
+// Emit passes output to the sink.
+func (e *taskEnv) Emit(sink int, recs []element.Record) error {
+	e.t.stats.emitted.Add(int64(len(recs)))
+	return e.t.out.Write(e.ctx, sink, recs)
+}
+
+// Skipped counts a record that the policy lets go.
+func (e *taskEnv) Skipped(step string, reason error) {
+	e.t.stats.skipped.Add(1)
+	e.lis.skipped(e.t.id, step, reason)
+}

@@ -1,0 +1,204 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// worker runs f in a goroutine under a context that Cancel of the pending checkpoint ends, and reports its event.
+func (a *attempt) worker(f func(ctx context.Context) event) {
+	ctx, cancel := context.WithCancel(a.ctx)
+	prev := a.pending.stop
+	a.pending.stop = func() { cancel(); prev() }
+	a.spawn(func() {
+		defer cancel()
+		a.report(f(ctx))
+	})
+}
+
+// persist makes the frozen changes of all tasks durable in one file. It is the asynchronous part of the checkpoint: the
+// tasks go on meanwhile.
+func (a *attempt) persist(id element.CheckpointID) {
+	p := a.pending
+	deltas := make([]snapshot.TaskDelta, 0, len(p.acks))
+	var all []Frozen
+	for _, tid := range a.order {
+		ack, ok := p.acks[tid]
+		if !ok {
+			continue
+		}
+		all = append(all, ack.frozen)
+		deltas = append(deltas, snapshot.TaskDelta{
+			Task:    tid,
+			States:  ack.states,
+			From:    a.tasks[tid].committed.ChainEnd(),
+			To:      id,
+			Len:     ack.frozen.Len(),
+			Entries: ack.frozen.Sorted(),
+		})
+	}
+	name, store := p.name, a.r.ports.Checkpoints
+	a.worker(func(ctx context.Context) event {
+		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.RunRef{}}
+		refs, err := store.Persist(ctx, name, deltas)
+		for _, f := range all {
+			err = errors.Join(err, f.Err())
+		}
+		if err != nil {
+			e.err = fmt.Errorf("write changes of checkpoint %s: %w", name, err)
+			return e
+		}
+		for i, ref := range refs {
+			if ref.IsZero() {
+				continue // nothing changed in this task
+			}
+			e.runs[deltas[i].Task] = ref
+			e.persist.Bytes += ref.Length
+			e.persist.Entries += ref.Entries
+			e.persist.Files = 1
+		}
+		return e
+	})
+}
+
+// seal flushes the transaction. Every task has passed the barrier, so nothing is added to it any more.
+func (a *attempt) seal(id element.CheckpointID) {
+	sink := a.sink
+	a.worker(func(ctx context.Context) event {
+		return event{kind: evSealed, id: id, err: sink.Seal(ctx, id)}
+	})
+}
+
+// writeRoot writes the file that names everything the checkpoint consists of.
+func (a *attempt) writeRoot(id element.CheckpointID) {
+	p, cfg := a.pending, a.r.cfg
+	root := &snapshot.Root{
+		Name:             p.name,
+		Predecessor:      a.last,
+		Application:      cfg.Application,
+		Instance:         cfg.Instance,
+		ClusterID:        cfg.ClusterID,
+		StoreID:          a.r.ports.Checkpoints.StoreID(),
+		CreatedUnixMilli: time.Now().UnixMilli(),
+	}
+	for _, tid := range a.order {
+		ack, ok := p.acks[tid]
+		if !ok {
+			continue
+		}
+		runs := a.chainOf(tid)
+		if run, ok := p.runs[tid]; ok {
+			runs = append(runs, run)
+		}
+		root.Tasks = append(root.Tasks, snapshot.TaskEntry{Task: tid, Positions: []element.Position{ack.position}, States: ack.states, Runs: runs})
+	}
+	p.root = root
+	store := a.r.ports.Checkpoints
+	a.worker(func(ctx context.Context) event {
+		ref, err := store.WriteRoot(ctx, root)
+		if err != nil {
+			err = fmt.Errorf("write root of checkpoint %s: %w", root.Name, err)
+		}
+		return event{kind: evRoot, id: id, root: ref, err: err}
+	})
+}
+
+// commit commits the transaction: outputs, positions and, in each position's metadata, the handle of the root.
+func (a *attempt) commit(act checkpoint.CommitAction) error {
+	p := a.pending
+	c := checkpoint.Commit{Name: p.name, Permit: act.Permit}
+	for _, t := range p.root.Tasks {
+		for _, pos := range t.Positions {
+			h := a.newHandle(pos)
+			h.Kind, h.Root = snapshot.HandleCheckpoint, p.ref
+			text, err := h.Encode()
+			if err != nil {
+				return fault.Stopf(fault.Failed, "handle of checkpoint %s for %s: %w", p.name, pos.TopicPartition, err)
+			}
+			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: pos, Metadata: text})
+		}
+	}
+	committer, epoch := a.r.ports.Committer, a.asg.Epoch
+	// Not a worker of the pending checkpoint: nothing cancels a commit that has its Permit.
+	a.spawn(func() {
+		err := committer.Commit(context.WithoutCancel(a.ctx), c, epoch)
+		if err != nil {
+			err = fmt.Errorf("commit checkpoint %s: %w", c.Name, err)
+		}
+		a.report(event{kind: evCommitted, id: c.Name.ID, err: err})
+	})
+	return nil
+}
+
+// newHandle gives what all handles of a position have in common. As it is, it says that the task starts without state.
+func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
+	return snapshot.Handle{
+		Kind:           snapshot.HandleEmpty,
+		Root:           snapshot.RootRef{Name: element.CheckpointName{Incarnation: a.r.cfg.Incarnation}},
+		Partition:      pos.Partition,
+		Offset:         pos.Offset,
+		LeaderEpoch:    pos.LeaderEpoch,
+		ClusterID:      a.r.cfg.ClusterID,
+		TopicID:        pos.TopicID,
+		PartitionCount: pos.PartitionCount,
+		StoreID:        a.r.ports.Checkpoints.StoreID(),
+	}
+}
+
+// complete makes the committed checkpoint the one that everything falls back to.
+func (a *attempt) complete(id element.CheckpointID) error {
+	p := a.pending
+	a.pending = nil
+	ref := p.ref
+	a.last = &ref
+	for _, entry := range p.root.Tasks {
+		t := a.tasks[entry.Task]
+		t.committed, t.root, t.fresh = entry, &ref, false
+		t.inbox.commit(id)
+	}
+	if err := a.sink.Release(id); err != nil {
+		return fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)
+	}
+	if a.r.ports.Local != nil {
+		a.r.ports.Local.Committed(ref, p.root.Tasks)
+	}
+	if a.r.lis.CheckpointCompleted != nil {
+		recent := a.co.Stats().Recent
+		a.r.lis.CheckpointCompleted(recent[len(recent)-1])
+	}
+	a.house(ref)
+	return nil
+}
+
+// house writes the committed marker and removes what no retained checkpoint needs, then merges a chain that has grown
+// too long. None of it is on the way of the next checkpoint and none of it can fail one; only one round runs at a time.
+func (a *attempt) house(ref snapshot.RootRef) {
+	if a.merge.busy {
+		return
+	}
+	a.merge.busy = true
+	store, lis := a.r.ports.Checkpoints, a.r.lis
+	entry, due := a.nextMerge()
+	name := ref.Name
+	a.spawn(func() {
+		res := &mergeResult{task: entry.Task}
+		if err := store.MarkCommitted(a.ctx, ref); err != nil {
+			lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("mark checkpoint %s committed: %w", name, err))
+		} else {
+			lis.cleaned(store.Clean(a.ctx, []snapshot.RootRef{ref}))
+		}
+		if due {
+			began := time.Now()
+			res.run, res.err = store.Merge(a.ctx, name, entry)
+			res.runs, res.took = len(entry.Runs), time.Since(began)
+		}
+		a.report(event{kind: evMerged, merged: res})
+	})
+}

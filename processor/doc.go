@@ -1,0 +1,20 @@
+// Package processor is the composition root: it turns a plan and a Config into a running service. It is what a Go
+// program uses that defines its topology in code, and what the command line uses for topologies in YAML.
+//
+//	plan, err := builder.Plan()
+//	…
+//	err = processor.Run(ctx, plan, processor.Config{Brokers: []string{"localhost:9092"}, DataDir: "./data"})
+//
+// Run returns nil after a graceful stop, and otherwise an error that internal/fault's exit codes class (ExitCode).
+//
+// Invariants:
+//
+//	I1  The data directory belongs to one process at a time (a lock on it), so that two processes never use the same
+//	    instance id by accident.
+//	I2  Everything that can be refused before the first record is: the cluster, the topics, the transaction timeout
+//	    and the checkpoint directory are checked in this order, each with a message that says what to do.
+//	I3  What Run opens, Run closes, in reverse order, whatever happens in between.
+//
+// Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
+// instance id), log.go (what is logged), offsets.go (reads of positions).
+package processor

@@ -1,0 +1,107 @@
+package processor
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// skipLogged is how many skipped records are logged one by one before only every thousandth is.
+const skipLogged = 10
+
+// logging makes a listener that writes the log and passes everything on to the user's own.
+func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
+	var skipped atomic.Int64
+	first := new(atomic.Bool)
+	return &engine.Listener{
+		AttemptStarted: func(i engine.AttemptInfo) {
+			first.Store(true)
+			log.Info("processing", "attempt", i.Attempt, "tasks", i.Tasks, "fresh", i.Fresh, "checkpoint", uint64(i.Checkpoint), "took", i.Took.Round(time.Millisecond))
+			call(user.AttemptStarted, i)
+		},
+		AttemptEnded: func(n int, err error, rec fault.Recovery, delay time.Duration) {
+			switch {
+			case err == nil:
+				log.Info("stopped", "attempt", n)
+			case rec == fault.Stop:
+				log.Error("stopping: no restart can cure this", "attempt", n, "error", err)
+			default:
+				log.Warn("attempt failed, going back to the last committed checkpoint", "attempt", n, "recovery", rec.String(), "delay", delay.Round(time.Millisecond), "error", err)
+			}
+			if user.AttemptEnded != nil {
+				user.AttemptEnded(n, err, rec, delay)
+			}
+		},
+		Waiting: func(have, want int) {
+			log.Info("waiting for partitions", "assigned", have, "of", want)
+			if user.Waiting != nil {
+				user.Waiting(have, want)
+			}
+		},
+		Restored: func(t element.TaskID, from snapshot.RootRef, s snapshot.Stats, took time.Duration) {
+			log.Info("state restored", "task", t.String(), "checkpoint", from.Name.String(), "runs", s.DeltaRuns+s.FullRuns, "entries", s.DeltaEntries+s.FullEntries, "bytes", s.DeltaBytes+s.FullBytes, "took", took.Round(time.Millisecond))
+			if user.Restored != nil {
+				user.Restored(t, from, s, took)
+			}
+		},
+		Reused: func(t element.TaskID, at snapshot.RootRef) {
+			log.Info("state rolled back in memory", "task", t.String(), "checkpoint", at.Name.String())
+			if user.Reused != nil {
+				user.Reused(t, at)
+			}
+		},
+		CheckpointTriggered: user.CheckpointTriggered,
+		CheckpointCompleted: func(s checkpoint.CheckpointStats) {
+			level := slog.LevelDebug
+			if first.Swap(false) {
+				level = slog.LevelInfo // the first one after a start says that the service is really running
+			}
+			log.Log(context.Background(), level, "checkpoint committed", "checkpoint", uint64(s.ID), "reason", s.Reason.String(), "bytes", s.DeltaBytes, "entries", s.Entries, "took", s.EndToEnd.Round(time.Millisecond))
+			call(user.CheckpointCompleted, s)
+		},
+		Merged: func(t element.TaskID, runs int, bytes int64, took time.Duration, err error) {
+			if err != nil {
+				log.Warn("runs not merged, will be tried again", "task", t.String(), "runs", runs, "error", err)
+			} else {
+				log.Debug("runs merged", "task", t.String(), "runs", runs, "bytes", bytes, "took", took.Round(time.Millisecond))
+			}
+			if user.Merged != nil {
+				user.Merged(t, runs, bytes, took, err)
+			}
+		},
+		AbortFailed: func(err error) {
+			log.Warn("open transaction not aborted, the next start fences it", "error", err)
+			call(user.AbortFailed, err)
+		},
+		Cleaned: func(s snapshot.CleanReport, err error) {
+			if err != nil {
+				log.Warn("old checkpoints not removed", "error", err)
+			}
+			if user.Cleaned != nil {
+				user.Cleaned(s, err)
+			}
+		},
+		Skipped: func(t element.TaskID, step string, reason error) {
+			if n := skipped.Add(1); n <= skipLogged || n%1000 == 0 {
+				log.Warn("record skipped", "task", t.String(), "step", step, "reason", reason, "skipped", n)
+			}
+			if user.Skipped != nil {
+				user.Skipped(t, step, reason)
+			}
+		},
+	}
+}
+
+// call calls f when there is one.
+func call[T any](f func(T), v T) {
+	if f != nil {
+		f(v)
+	}
+}

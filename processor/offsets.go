@@ -1,0 +1,68 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/topology"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// reads answers the engine's questions about positions with a client of its own.
+type reads struct {
+	cl    *kgo.Client
+	group string
+}
+
+var _ engine.Offsets = reads{}
+
+// Stable reads the group's committed offsets.
+func (r reads) Stable(ctx context.Context, tps []element.TopicPartition) (map[element.TopicPartition]engine.Committed, error) {
+	got, err := kafka.StableOffsets(ctx, r.cl, r.group, tps)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[element.TopicPartition]engine.Committed, len(got))
+	for tp, c := range got {
+		out[tp] = engine.Committed{Found: c.Found, Offset: c.Offset, LeaderEpoch: c.LeaderEpoch, Metadata: c.Metadata}
+	}
+	return out, nil
+}
+
+// Start resolves start positions. A partition without a committed offset of ours starts at its beginning unless the
+// source says latest.
+func (r reads) Start(ctx context.Context, start topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
+	list := kafka.StartOffsets
+	if start.Kind == topology.StartLatest {
+		list = kafka.EndOffsets
+	}
+	got, err := list(ctx, r.cl, tps)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[element.TopicPartition]int64, len(got))
+	for tp, pos := range got {
+		out[tp] = pos.Offset
+	}
+	return out, nil
+}
+
+// Topics describes topics as they are now.
+func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.Topic, error) {
+	got, err := kafka.DescribeTopics(ctx, r.cl, names)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]engine.Topic, len(got))
+	for _, name := range names {
+		t, ok := got[name]
+		if !ok {
+			return nil, fmt.Errorf("topic %s is not described", name)
+		}
+		out[name] = engine.Topic{ID: t.ID, Partitions: t.Partitions}
+	}
+	return out, nil
+}

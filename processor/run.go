@@ -1,0 +1,230 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasink"
+	"github.com/millweir/millweir/kafkasrc"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/store"
+	"github.com/millweir/millweir/topology"
+	"github.com/millweir/millweir/txn"
+)
+
+// leaveTimeout bounds the farewell to the group.
+const leaveTimeout = 5 * time.Second
+
+// ExitCode gives the documented exit code of an error of Run, 0 for nil.
+func ExitCode(err error) int { return int(fault.CodeOf(err)) }
+
+// Run runs the plan until ctx ends, then takes a last checkpoint and returns nil.
+func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	s := &service{plan: plan, cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.open(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before it had started
+		}
+		return err
+	}
+	return s.run(ctx)
+}
+
+// service is what Run has opened so far, and how to close it.
+type service struct {
+	plan *topology.Plan
+	cfg  Config
+	log  *slog.Logger
+
+	instance    string
+	incarnation element.Incarnation
+	cluster     *kafka.Cluster
+	repo        *snapshot.Repository
+	reads       reads
+	group       *kafkasrc.Group
+	manager     *txn.Manager
+	local       engine.LocalCopy
+
+	closers []func() error
+}
+
+func (s *service) onClose(f func() error) { s.closers = append(s.closers, f) }
+
+// close undoes open, last first.
+func (s *service) close() error {
+	var errs []error
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		errs = append(errs, s.closers[i]())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
+
+func (s *service) kafka() kafka.Config {
+	return kafka.Config{Brokers: s.cfg.Brokers, ClientID: s.plan.Application, Logger: s.log, Extra: s.cfg.ClientOptions}
+}
+
+// open checks and opens everything, cheapest and most local first.
+func (s *service) open(ctx context.Context) error {
+	steps := []func(context.Context) error{s.openIdentity, s.openCluster, s.openCheckpoints, s.openKafka}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *service) openIdentity(context.Context) error {
+	dir, err := openDataDir(s.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	s.onClose(dir.close)
+	if s.instance = s.cfg.InstanceID; s.instance == "" {
+		if s.instance, err = dir.instanceID(); err != nil {
+			return err
+		}
+	}
+	s.incarnation, err = newIncarnation()
+	return err
+}
+
+func (s *service) openCluster(ctx context.Context) error {
+	var err error
+	s.cluster, err = kafka.Probe(ctx, s.kafka(), kafka.Need{Topics: s.topics(), TransactionTimeout: s.cfg.TransactionTimeout})
+	return err
+}
+
+// topics lists the topics of sources and sinks.
+func (s *service) topics() []string {
+	var names []string
+	for _, src := range s.plan.Sources {
+		names = append(names, src.Topic)
+	}
+	for _, out := range s.plan.Sinks {
+		names = append(names, out.Topic)
+	}
+	return names
+}
+
+func (s *service) openCheckpoints(ctx context.Context) error {
+	var err error
+	s.repo, err = snapshot.OpenRepository(ctx, snapshot.Config{
+		Dir: s.cfg.CheckpointsDir, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints,
+	})
+	return err
+}
+
+// openKafka makes the clients that live as long as the service. Joining the group comes last: from then on other
+// members wait for this one.
+func (s *service) openKafka(ctx context.Context) error {
+	cl, err := kafka.NewClient(s.kafka())
+	if err != nil {
+		return fmt.Errorf("Kafka client: %w", err)
+	}
+	s.onClose(func() error { cl.Close(); return nil })
+	s.reads = reads{cl: cl, group: s.plan.Application}
+
+	s.manager, err = txn.NewManager(txn.Config{
+		Kafka: s.kafka(), Application: s.plan.Application, Instance: s.instance, Group: s.plan.Application,
+		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, Logger: s.log, Fence: s.fence,
+	})
+	if err != nil {
+		return err
+	}
+	s.onClose(func() error { s.manager.Close(); return nil })
+
+	var inputs []string
+	for _, src := range s.plan.Sources {
+		inputs = append(inputs, src.Topic)
+	}
+	s.group, err = kafkasrc.JoinGroup(ctx, kafkasrc.GroupConfig{
+		Kafka: s.kafka(), Group: s.plan.Application, InstanceID: s.instance, SessionTimeout: s.cfg.SessionTimeout, Topics: inputs, Logger: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.onClose(func() error { s.group.Close(); return nil })
+	return nil
+}
+
+func (s *service) fence(ownership uint64) (member string, generation int32, instance string, err error) {
+	f, err := s.group.Fence(ownership)
+	return f.Member, f.Generation, f.InstanceID, err
+}
+
+func (s *service) run(ctx context.Context) error {
+	partitions := 0
+	for _, src := range s.plan.Sources {
+		partitions += int(s.cluster.Topics[src.Topic].Partitions)
+	}
+	ports := engine.Ports{
+		Group: group{s.group}, Offsets: s.reads, Committer: s.manager, Checkpoints: s.repo, Local: s.local,
+		NewSource: s.newSource, NewSink: s.newSink,
+		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{})} },
+	}
+	if s.cfg.Decorate != nil {
+		s.cfg.Decorate(&ports)
+	}
+	r, err := engine.New(s.plan, engine.Config{
+		Application: s.plan.Application, Instance: s.instance, ClusterID: s.cluster.ID, Incarnation: s.incarnation,
+		Interval: s.cfg.Interval, CheckpointTimeout: s.cfg.CheckpointTimeout, MinPause: s.cfg.MinPause,
+		UncommittedLimit: s.cfg.UncommittedLimit, ShutdownTimeout: s.cfg.ShutdownTimeout,
+		Partitions: partitions, AssignmentPatience: 2*s.cfg.SessionTimeout + 5*time.Second,
+	}, ports, logging(s.log, s.cfg.Listener))
+	if err != nil {
+		return err
+	}
+	s.log.Info("starting", "instance", s.instance, "cluster", s.cluster.ID, "brokers", s.cfg.Brokers, "checkpoints", s.cfg.CheckpointsDir,
+		"interval", s.cfg.Interval, "transaction_timeout", s.cfg.TransactionTimeout, "mode", "exactly-once")
+	if err := r.Run(ctx); err != nil {
+		return err
+	}
+	s.farewell(ctx)
+	return nil
+}
+
+// farewell leaves the group after a graceful stop, unless the operator named the instance: then it is expected back.
+func (s *service) farewell(ctx context.Context) {
+	if s.cfg.InstanceID != "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if err := s.group.Leave(ctx); err != nil {
+		s.log.Warn("could not leave the group: its partitions stay assigned until the session times out", "error", err)
+	}
+}
+
+func (s *service) newSource(positions []element.Position) (engine.Source, error) {
+	f, err := kafkasrc.NewFetcher(kafkasrc.FetcherConfig{Kafka: s.kafka(), Positions: positions, Logger: s.log})
+	if err != nil {
+		return nil, err
+	}
+	return source{f}, nil
+}
+
+func (s *service) newSink() (engine.Sink, error) {
+	targets := make([]kafkasink.Target, len(s.plan.Sinks))
+	for i, out := range s.plan.Sinks {
+		targets[i] = kafkasink.Target{Name: out.Name, Topic: out.Topic, Partitions: s.cluster.Topics[out.Topic].Partitions}
+	}
+	k, err := kafkasink.New(kafkasink.Config{Transactions: s.manager, Targets: targets, HoldBackLimit: s.cfg.HoldBackLimit, Logger: s.log})
+	if err != nil {
+		return nil, err
+	}
+	return sink{k}, nil
+}

@@ -1,0 +1,170 @@
+package processor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/embedded"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/verify"
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/topology"
+)
+
+// total is a count and a sum in 16 bytes.
+type total struct{ n, sum int64 }
+
+type totalSerde struct{}
+
+func (totalSerde) Name() string   { return "test-total" }
+func (totalSerde) FixedSize() int { return 16 }
+func (totalSerde) Append(dst []byte, t total) ([]byte, error) {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(t.n))
+	return binary.BigEndian.AppendUint64(dst, uint64(t.sum)), nil
+}
+func (totalSerde) Decode(b []byte) (total, error) {
+	if len(b) != 16 {
+		return total{}, fmt.Errorf("%d bytes, want 16", len(b))
+	}
+	return total{int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))}, nil
+}
+
+func countPlan(t testing.TB, app string) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", "in", serde.Bytes(), serde.Bytes())
+	totals := topology.Aggregate(in, "totals", totalSerde{}, func(a total, v []byte) total {
+		return total{a.n + 1, a.sum + int64(binary.BigEndian.Uint64(v))}
+	})
+	topology.ToTopic(totals, "out", "out", serde.Bytes(), totalSerde{})
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// bed is an embedded broker with the topics of countPlan.
+type bed struct {
+	t    *testing.T
+	addr string
+	dir  string
+	cl   *kgo.Client
+}
+
+func newBed(t *testing.T, topics ...embedded.Topic) *bed {
+	if len(topics) == 0 {
+		topics = []embedded.Topic{{Name: "in", Partitions: 4}, {Name: "out", Partitions: 4}}
+	}
+	b, err := embedded.Start(t.Context(), embedded.Config{Topics: topics})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.DefaultProduceTopic("in"))
+	require.NoError(t, err)
+	t.Cleanup(cl.Close)
+	return &bed{t: t, addr: b.Addr(), dir: t.TempDir(), cl: cl}
+}
+
+func (b *bed) produce(from, n int) {
+	b.t.Helper()
+	recs := make([]*kgo.Record, n)
+	for i := range recs {
+		v := binary.BigEndian.AppendUint64(nil, uint64(from+i))
+		recs[i] = &kgo.Record{Key: fmt.Appendf(nil, "key-%03d", (from+i)%300), Value: v}
+	}
+	require.NoError(b.t, b.cl.ProduceSync(b.t.Context(), recs...).FirstErr())
+}
+
+func (b *bed) config() Config {
+	level := slog.LevelWarn
+	if testing.Verbose() {
+		level = slog.LevelDebug
+	}
+	return Config{Brokers: []string{b.addr}, DataDir: b.dir, Backend: Memory, Interval: 50 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
+}
+
+// lag is what the group has not committed yet.
+func (b *bed) lag(group string) int64 {
+	adm := kadm.NewClient(b.cl)
+	ends, err := adm.ListCommittedOffsets(b.t.Context(), "in")
+	require.NoError(b.t, err)
+	committed, err := adm.FetchOffsets(b.t.Context(), group)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return 1 // the service has not joined yet
+	}
+	require.NoError(b.t, err)
+	var lag int64
+	ends.Each(func(o kadm.ListedOffset) {
+		at, _ := committed.Lookup(o.Topic, o.Partition)
+		lag += o.Offset - at.At
+	})
+	return lag
+}
+
+// start runs the plan in the background; stop ends it gracefully and gives its error.
+func (b *bed) start(plan *topology.Plan, cfg Config) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, plan, cfg) }()
+	stopped := false
+	stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(20 * time.Second):
+			return fmt.Errorf("the service did not stop within 20 s")
+		}
+	}
+	b.t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+func (b *bed) verify() verify.Report {
+	r, err := verify.Verify(b.t.Context(), verify.Config{Kafka: kafka.Config{Brokers: []string{b.addr}}, Input: "in", Output: "out", Format: verify.Binary})
+	require.NoError(b.t, err)
+	return r
+}
+
+func TestCountIsExactOverGracefulRestarts(t *testing.T) {
+	b := newBed(t)
+	plan := countPlan(t, "count")
+	for round := range 3 {
+		b.produce(round*2000, 2000)
+		stop := b.start(plan, b.config())
+		require.Eventually(t, func() bool { return b.lag("count") == 0 }, 20*time.Second, 20*time.Millisecond)
+		require.NoError(t, stop())
+	}
+	r := b.verify()
+	require.True(t, r.Exact(), "%+v", r)
+	require.EqualValues(t, 6000, r.RecordsOut)
+}
+
+// Idle: no transaction, no file.
+func TestNothingMovedCommitsNothing(t *testing.T) {
+	b := newBed(t)
+	b.produce(0, 100)
+	var commits []element.CheckpointID
+	cfg := b.config()
+	cfg.Listener.CheckpointCompleted = func(s checkpoint.CheckpointStats) { commits = append(commits, s.ID) }
+	stop := b.start(countPlan(t, "idle"), cfg)
+	require.Eventually(t, func() bool { return b.lag("idle") == 0 }, 20*time.Second, 20*time.Millisecond)
+	time.Sleep(10 * cfg.Interval)
+	require.NoError(t, stop())
+	require.LessOrEqual(t, len(commits), 3)
+}
