@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -147,7 +148,8 @@ func (c Config) clientOpts(id string) []kgo.Opt {
 		kgo.TransactionalID(id),
 		kgo.TransactionTimeout(c.Timeout),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.ProducerBatchCompression(c.Compression...),
+		// kgo changes the slice, and the slots make their clients at the same time.
+		kgo.ProducerBatchCompression(slices.Clone(c.Compression)...),
 		kgo.ProducerLinger(c.Linger),
 		kgo.ProducerBatchMaxBytes(c.BatchMaxBytes),
 		kgo.MaxBufferedRecords(c.MaxBufferedRecords),
