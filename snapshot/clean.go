@@ -52,14 +52,10 @@ func (r *Repository) planClean(ctx context.Context, inv *inventory, committed []
 	var newest element.CheckpointID
 	retained := map[string]bool{}
 	plan := &cleanPlan{}
-	for i, p := range own {
-		if i == 0 {
-			newest = p.name.ID
-		}
-		if i < r.retain {
-			retained[p.String()] = true
-			plan.report.Retained = append(plan.report.Retained, p.name)
-		}
+	for _, p := range own {
+		newest = max(newest, p.name.ID)
+		retained[p.String()] = true
+		plan.report.Retained = append(plan.report.Retained, p.name)
 	}
 	needed := map[string]bool{} // files
 	live := map[RootRef]*Root{} // for the cache
@@ -97,17 +93,17 @@ func (r *Repository) planClean(ctx context.Context, inv *inventory, committed []
 			}
 		}
 	}
-	r.settleMerged(own, retained, live, needed)
+	r.settleMerged(retained, live, needed)
 	r.judgeFiles(inv, plan, needed, newest)
 	return plan, nil
 }
 
-// ownCommitted gives this instance's roots that are committed, newest first: marked, named by a handle, or named as
-// predecessor by one that is.
+// ownCommitted gives this instance's newest committed roots, at most as many as are retained, newest first. Committed
+// are those marked, named by a handle, or named as predecessor by one that is.
 func (r *Repository) ownCommitted(ctx context.Context, inv *inventory, handles []RootRef) ([]filePath, error) {
-	known := map[string]bool{}
+	known := map[string]RootRef{}
 	for _, ref := range handles {
-		known[ref.Path] = true
+		known[ref.Path] = ref
 	}
 	var out []filePath
 	for _, in := range inv.instances {
@@ -115,26 +111,27 @@ func (r *Repository) ownCommitted(ctx context.Context, inv *inventory, handles [
 			continue
 		}
 		for _, p := range in.roots { // newest first, so a predecessor is met after its successor
-			path := p.String()
-			if !known[path] && inv.marked[path] {
-				if _, err := r.readMarker(ctx, p); err != nil {
+			if len(out) == r.retain {
+				break
+			}
+			ref, ok := known[p.String()]
+			if !ok && inv.marked[p.String()] {
+				var err error
+				if ref, err = r.readMarker(ctx, p); err != nil {
 					return nil, err
 				}
-				known[path] = true
+				ok = true
 			}
-			if !known[path] {
+			if !ok {
 				continue
 			}
-			out = append(out, p)
-			if len(out) >= r.retain {
-				continue // more are not retained, so their predecessors do not matter
-			}
-			root, _, err := r.cachedRoot(ctx, path, nil)
+			root, _, err := r.cachedRoot(ctx, p.String(), &ref)
 			if err != nil {
 				return nil, err
 			}
+			out = append(out, p)
 			if root.Predecessor != nil {
-				known[root.Predecessor.Path] = true
+				known[root.Predecessor.Path] = *root.Predecessor
 			}
 		}
 	}
@@ -160,15 +157,11 @@ func (r *Repository) cachedRoot(ctx context.Context, path string, want *RootRef)
 
 // settleMerged protects merged runs, drops those that a committed root names by now, and keeps only live roots in
 // the cache.
-func (r *Repository) settleMerged(own []filePath, retained map[string]bool, live map[RootRef]*Root, needed map[string]bool) {
-	isCommitted := map[string]bool{}
-	for _, p := range own {
-		isCommitted[p.String()] = retained[p.String()]
-	}
+func (r *Repository) settleMerged(retained map[string]bool, live map[RootRef]*Root, needed map[string]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for ref, root := range live {
-		if !isCommitted[ref.Path] {
+		if !retained[ref.Path] {
 			continue
 		}
 		for i := range root.Tasks {

@@ -67,6 +67,7 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 		case err == nil && (infos[i].Root == nil || ref.Digest == infos[i].Ref.Digest):
 			infos[i].Committed = true
 		case err == nil:
+			p.kind = markerFile
 			infos[i].Err = corrupt(p.name.String(), p.String(), "marker", formatf("it marks another root of that name"))
 		case errors.As(err, &bad):
 			if infos[i].Err == nil {

@@ -23,8 +23,8 @@ const (
 )
 
 // ValidName reports whether s may name an application, an instance or a source: 1 to 128 of A-Z a-z 0-9 . _ - and
-// not "." or "..", so that it is one harmless path element.
-func ValidName(s string) bool { return len(s) <= maxName && validSegment(s) }
+// not "." or "..", so that it is one harmless path element (nor the form of a temporary file, 16 hex digits and .tmp).
+func ValidName(s string) bool { return len(s) <= maxName && validSegment(s) && !isTemp(s) }
 
 func validSegment(s string) bool {
 	if s == "" || len(s) > maxSegment || s == "." || s == ".." {
@@ -65,7 +65,7 @@ func validPath(p string) bool {
 			return false
 		}
 	}
-	return !strings.HasSuffix(p, tempSuffix)
+	return !isTemp(parts[len(parts)-1])
 }
 
 // ParseCheckpointName reads the form that element.CheckpointName prints: <id>-<16 hex digits>.

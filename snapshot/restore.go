@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -18,6 +19,8 @@ type Stats struct {
 
 // readBuffer is read at once from a run; with one block and one key it is all that a reader holds.
 const readBuffer = 128 << 10
+
+var readBuffers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
 
 // Restore gives the entries of a task's runs to apply, oldest run first, tombstones included; the caller keeps what
 // comes last for a key. Entry.State indexes entry.States; key and value are valid during the call only. Everything is
@@ -76,7 +79,12 @@ func (r *Repository) scan(ctx context.Context, entry TaskEntry, ref RunRef, fn f
 		return 0, fail(err)
 	}
 	defer o.Close()
-	src := bufio.NewReaderSize(&ctxReader{ctx, io.NewSectionReader(o, ref.Offset, ref.Length)}, readBuffer)
+	src := readBuffers.Get().(*bufio.Reader)
+	src.Reset(&ctxReader{ctx, io.NewSectionReader(o, ref.Offset, ref.Length)})
+	defer func() {
+		src.Reset(nil)
+		readBuffers.Put(src)
+	}()
 	rr, err := newRunReader(src, ref)
 	if err != nil {
 		return 0, fail(err)

@@ -1,0 +1,194 @@
+package snapshot
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/vfs"
+)
+
+// damaged is a store with two committed checkpoints and a merged run, to be damaged file by file.
+type damaged struct {
+	m     *vfs.Mem
+	r     *Repository
+	refs  [3]RootRef
+	root  *Root
+	files map[string][]byte
+}
+
+func newDamaged(t testing.TB) *damaged {
+	d := &damaged{m: vfs.NewMem(), files: map[string][]byte{}}
+	d.r = openRepo(t, d.m, "i-0")
+	ref1, root1 := mustCheckpoint(t, d.r, 1, 1, nil, nil, map[element.TaskID]change{taskA: {"totals/acc|a": val("1"), "last/seen|a": val("x")}, taskB: {"totals/acc|b": val("1")}})
+	full, err := d.r.Merge(ctx, nameOf(1, 1), root1.Tasks[0])
+	require.NoError(t, err)
+	root1.Tasks[0].Runs = []RunRef{full}
+	ref2, root2 := mustCheckpoint(t, d.r, 2, 1, &ref1, root1, map[element.TaskID]change{taskA: {"totals/acc|a": val("2")}, taskB: {"totals/acc|b": nil}})
+	ref3, root3 := mustCheckpoint(t, d.r, 3, 1, &ref2, root2, map[element.TaskID]change{taskA: {"totals/acc|a": val("3")}, taskB: {"totals/acc|b": val("3")}})
+	d.refs, d.root = [3]RootRef{ref1, ref2, ref3}, root3
+	for _, ref := range d.refs {
+		require.NoError(t, d.r.MarkCommitted(ctx, ref))
+	}
+	for _, f := range listAll(t, d.r) {
+		d.files[f] = readFile(t, d.m, f)
+	}
+	return d
+}
+
+// detect reads everything that a recovery and the tools read, with a new Repository.
+func (d *damaged) detect() error {
+	r, err := OpenRepository(ctx, config(d.m, "i-0"))
+	if err != nil {
+		return err
+	}
+	for _, ref := range d.refs {
+		root, err := r.ReadRoot(ctx, ref)
+		if err != nil {
+			return err
+		}
+		for _, e := range root.Tasks {
+			if _, err := r.Verify(ctx, e); err != nil {
+				return err
+			}
+		}
+	}
+	infos, err := r.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		if info.Err != nil {
+			return info.Err
+		}
+	}
+	return nil
+}
+
+// check damages one file, expects it to be noticed and named, nothing deleted or rewritten, and puts it back.
+func (d *damaged) check(t *testing.T, file string, content []byte, what string, args ...any) {
+	t.Helper()
+	replaceFile(t, d.m, file, content)
+	err := d.detect()
+	if !requireCorrupt(err, file) {
+		t.Fatalf("%s: "+what+": not detected or not named: %v", append([]any{file}, append(args, err)...)...)
+	}
+	replaceFile(t, d.m, file, d.files[file])
+}
+
+func requireCorrupt(err error, file string) bool {
+	var c *CorruptError
+	return errors.As(err, &c) && c.File == file && c.Kind != "" && fault.CodeOf(err) == fault.Corrupt && fault.RecoveryOf(err) == fault.Stop
+}
+
+func TestDamageOfEveryFileIsDetected(t *testing.T) {
+	d := newDamaged(t)
+	require.NoError(t, d.detect())
+	mutants := 0
+	for file, good := range d.files {
+		for i := range good {
+			for bit := range 8 {
+				b := append([]byte(nil), good...)
+				b[i] ^= 1 << bit
+				d.check(t, file, b, "byte %d bit %d", i, bit)
+				mutants++
+			}
+			d.check(t, file, good[:i], "cut at %d", i)
+			mutants++
+		}
+		d.check(t, file, append(append([]byte(nil), good...), 0), "a byte more")
+		d.check(t, file, append(append([]byte(nil), good...), good...), "twice")
+		d.check(t, file, make([]byte, len(good)), "zero page")
+		mutants += 3
+		for other, b := range d.files {
+			if other != file {
+				d.check(t, file, b, "content of %s", other)
+				mutants++
+			}
+		}
+	}
+	require.NoError(t, d.detect())
+	require.Len(t, listAll(t, d.r), len(d.files))
+	t.Logf("%d mutants of %d files", mutants, len(d.files))
+}
+
+func TestSwappedAndStaleFilesAreDetected(t *testing.T) {
+	d := newDamaged(t)
+	other := newDamaged(t) // same content and names, another store
+	for file, b := range other.files {
+		if file != storeIDFile && string(b) != string(d.files[file]) { // runs hold nothing of the store: they are the same
+			d.check(t, file, b, "file of another directory")
+		}
+	}
+	replaceFile(t, d.m, storeIDFile, other.files[storeIDFile])
+	err := d.detect()
+	require.Equal(t, fault.Corrupt, fault.CodeOf(err))
+	require.ErrorContains(t, err, "another checkpoint directory")
+	replaceFile(t, d.m, storeIDFile, d.files[storeIDFile])
+
+	packs := []string{"shop/i-0/chk-" + nameOf(2, 1).String() + ".data", "shop/i-0/chk-" + nameOf(3, 1).String() + ".data"}
+	replaceFile(t, d.m, packs[0], d.files[packs[1]])
+	replaceFile(t, d.m, packs[1], d.files[packs[0]])
+	require.Error(t, d.detect())
+	var c *CorruptError
+	require.ErrorAs(t, d.detect(), &c)
+	require.Equal(t, packs[0], c.File)
+}
+
+func TestMissingFilesAreNamed(t *testing.T) {
+	d := newDamaged(t)
+	for file := range d.files {
+		if parseFilePath(file).kind == markerFile || file == storeIDFile {
+			continue
+		}
+		require.NoError(t, d.m.Remove(file))
+		err := d.detect()
+		require.True(t, requireCorrupt(err, file), "%s: %v", file, err)
+		require.ErrorContains(t, err, "missing")
+		replaceFile(t, d.m, file, d.files[file])
+	}
+	require.NoError(t, d.m.Remove(storeIDFile))
+	require.Error(t, d.detect(), "a new store id does not fit the roots")
+}
+
+func TestBrokenChainsAreRefused(t *testing.T) {
+	d := newDamaged(t)
+	e := *d.root.Task(taskB)
+	require.Len(t, e.Runs, 3)
+	a, b, c := e.Runs[0], e.Runs[1], e.Runs[2]
+	for what, runs := range map[string][]RunRef{
+		"hole":                 {a, c},
+		"hole: run 1":          {b, c},
+		"overlap":              {a, a},
+		"overlap: run 3":       {a, b, b},
+		"only the first may":   {a, d.root.Task(taskA).Runs[0]},
+		"hole: run 1 of 1 (sh": {c},
+	} {
+		e.Runs = runs
+		_, err := d.r.Verify(ctx, e)
+		require.ErrorContains(t, err, what)
+		require.Equal(t, fault.Corrupt, fault.CodeOf(err))
+		_, err = d.r.Merge(ctx, nameOf(9, 9), e)
+		require.ErrorContains(t, err, what)
+		root := *d.root
+		root.Name, root.Tasks = nameOf(9, 9), []TaskEntry{e}
+		_, err = d.r.WriteRoot(ctx, &root)
+		require.ErrorContains(t, err, what)
+	}
+	e.Runs = []RunRef{a, b, c}
+	e.Task = taskA
+	_, err := d.r.Verify(ctx, e)
+	require.ErrorContains(t, err, "task orders-0")
+	e.Task = taskB
+	e.States = counts[1:]
+	_, err = d.r.Verify(ctx, e)
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+	e.States = []StateInfo{{Name: "totals/acc", KeyCodec: "string", Codec: "double"}, counts[1]}
+	_, err = d.r.Verify(ctx, e)
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+	require.ErrorContains(t, err, `"int64"`)
+	require.ErrorContains(t, err, `"double"`)
+}
