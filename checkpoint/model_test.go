@@ -19,6 +19,7 @@ type model struct {
 	now time.Duration
 
 	tasks     map[element.TaskID]bool // moved
+	base      element.CheckpointID    // the last id known at the start
 	last      element.CheckpointID    // the last id seen or known
 	completed element.CheckpointID
 	flight    *flight
@@ -38,14 +39,15 @@ type model struct {
 
 // flight is the observer's view of the checkpoint in flight.
 type flight struct {
-	id                                     element.CheckpointID
-	triggered                              time.Duration
-	tasks                                  []element.TaskID
-	moved                                  map[element.TaskID]bool
-	positions                              map[element.TaskID]int64
-	barrier, acked                         map[element.TaskID]bool
-	flushAsked, persistAsked, rootAsked    bool
-	flushed, rootWritten, permit, commited bool
+	id                                      element.CheckpointID
+	triggered                               time.Duration
+	tasks                                   []element.TaskID
+	moved                                   map[element.TaskID]bool
+	positions                               map[element.TaskID]int64
+	barrier, acked                          map[element.TaskID]bool
+	flushAsked, persistAsked, rootAsked     bool
+	flushed, rootWritten, permit, committed bool
+	cancelled                               bool
 }
 
 func (f *flight) all(m map[element.TaskID]bool) bool { return len(m) == len(f.tasks) }
@@ -108,7 +110,7 @@ func (m *model) judge(a Action, rest []Action) {
 		f.permit = true
 	case Complete:
 		ours(a.ID)
-		require.True(t, f.permit && f.commited, "%v", a)
+		require.True(t, f.permit && f.committed, "%v", a)
 		require.Greater(t, a.ID, m.completed, "commits out of order")
 		m.completed, m.flight = a.ID, nil
 		m.ended, m.end = true, m.now
@@ -116,12 +118,14 @@ func (m *model) judge(a Action, rest []Action) {
 	case Cancel:
 		ours(a.ID)
 		require.False(t, f.permit, "%v after the permit", a)
-		require.IsType(t, FailAttempt{}, rest[1], "Cancel without FailAttempt")
+		require.Len(t, rest, 2, "Cancel without FailAttempt")
+		f.cancelled = true
 	case FailAttempt:
 		m.judgeFailure(a)
 	case Drained:
 		require.Nil(t, f, "drained with one in flight")
 		require.True(t, m.final && (m.finalDone || !m.anyMoved()), "%v", a)
+		require.Equal(t, Periodic, m.wanted, "a request was not answered before the end")
 		m.dead = true
 	case Skipped:
 		if m.refused == a.Reason {
@@ -134,6 +138,9 @@ func (m *model) judge(a Action, rest []Action) {
 	case Ignored:
 		require.Equal(t, NoFailure, m.cause, "%v was to count", a)
 		require.NotEqual(t, Success, a.Answer)
+		if a.ID <= m.base || a.ID > m.last {
+			require.Equal(t, Unknown, a.Answer, "%v", a)
+		}
 	default:
 		t.Fatalf("unknown action %v", a)
 	}
@@ -178,6 +185,7 @@ func (m *model) judgeFailure(a FailAttempt) {
 		require.Equal(t, FailureTaskRemoved, a.Reason)
 	} else {
 		require.Equal(t, f.id, a.ID)
+		require.Equal(t, !f.permit, f.cancelled, "workers are told to stop, unless the Permit is out: %v", a)
 		require.Equal(t, f.permit, a.Reason == FailureCommit, "only the outcome of the commit ends it after the permit: %v", a)
 		m.losses++
 	}
@@ -202,7 +210,7 @@ func (m *model) missing() {
 		require.Equal(t, f.all(f.barrier), f.flushAsked && f.persistAsked)
 		require.Equal(t, f.flushed && f.all(f.acked), f.rootAsked)
 		require.Equal(t, f.rootWritten, f.permit)
-		require.False(t, f.commited)
+		require.False(t, f.committed)
 		require.Equal(t, !f.permit, ok, "the deadline counts until the permit")
 		if ok {
 			require.Equal(t, f.triggered+m.cfg.Timeout-m.now, wake)
