@@ -54,9 +54,9 @@
 //	D1  Feed all inputs from one goroutine, execute the actions in order, and feed what comes of them. Every Trigger,
 //	    Flush, Persist, WriteRoot and CommitAction is answered, unless a Cancel came; answers after it do no harm.
 //	D2  Call Tick when NextWake says so. NextWake gives a delay, and may change with every input.
-//	D3  Report Moved after the change, not before it, at the latest when the task idles, once more after every barrier,
-//	    and before RemoveTask. Before Final, stop the intake and report what has moved; work that is not reported is
-//	    not lost, but it is done again by the next attempt.
+//	D3  Report Moved in the turn of the task that makes the change, so that no barrier comes between the two: at least
+//	    the first time after every barrier, and before RemoveTask. Before Final, stop the intake and report what has
+//	    moved; work that is not reported is not lost, but it is done again by the next attempt.
 //	D4  Hold back what a task writes behind its barrier until Complete; the same for a task that is added while a
 //	    checkpoint is in flight, which has no barrier. Drop what is held back for a task that is removed.
 //	D5  Commit only with the Permit, and always report the outcome, also when the attempt is to end. While the Permit
