@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -270,14 +269,19 @@ func audit(t require.TestingT, s *Store) {
 	s.drain(math.MaxInt)
 	require.True(t, s.garbage.empty())
 	owner := map[ref]string{}
-	var units uint32
+	var units uint32 // of the slots inside shared chunks
+	own := 0         // chunks of one large slot each
 	take := func(r ref, n uint32, what string) {
 		if n == 0 {
 			return
 		}
-		require.NotContains(t, owner, r, "slot of a %s is in use twice", what)
+		if other := owner[r]; other != "" {
+			require.Failf(t, "a slot is in use twice", "%s and %s", what, other)
+		}
 		owner[r] = what
-		if n <= slotUnits<<unitShift {
+		if n > slotUnits<<unitShift {
+			own++
+		} else {
 			units += classUnits(class(n))
 		}
 	}
@@ -285,7 +289,9 @@ func audit(t require.TestingT, s *Store) {
 	for _, tb := range s.tables {
 		tb.index.all(func(r ref) bool {
 			e := s.arena.chunks.entry(r)
-			require.NotEqual(t, uint32(absent), e.valLen, "an entry without a value is left")
+			if e.valLen == absent {
+				require.Fail(t, "an entry without a value is left")
+			}
 			take(r, entrySize+e.keyLen, "key")
 			take(e.val, e.valLen, "value")
 			keys++
@@ -298,17 +304,18 @@ func audit(t require.TestingT, s *Store) {
 			take(r, classUnits(c)<<unitShift, "free slot")
 		}
 	}
-	total, spare := uint32(0), 0
-	for i, c := range s.arena.chunks {
-		switch len(c) {
-		case chunkSize:
-			if !strings.HasPrefix(owner[ref(i<<chunkUnitsShift)], "value") || i == 0 || owner[ref(i<<chunkUnitsShift)+1] != "" {
-				total += chunkSize >> unitShift
-			}
-		case 0:
-			spare++
-		}
+	own += len(s.arena.spare)
+	if len(s.arena.chunks) == 0 {
+		return
 	}
-	_ = spare
-	_ = total
+	shared := len(s.arena.chunks) - own
+	if s.arena.chunks[0] == nil { // reference 0 is not used
+		shared--
+	} else {
+		units++
+	}
+	if s.arena.off < chunkSize {
+		units += (chunkSize - s.arena.off) >> unitShift
+	}
+	require.EqualValues(t, shared<<chunkUnitsShift, units, "slots lost or given out twice")
 }

@@ -216,16 +216,17 @@ func (s *Store) Load(table string, key, value []byte) error {
 	}
 	e, r := t.writable(key)
 	if e == nil {
+		s.reclaim()
 		return s.err
 	}
 	n := uint32(len(value))
 	if e.valLen == absent || !sameSlot(e.valLen, n) {
 		v, ok := s.arena.alloc(n)
 		if !ok {
-			s.failFull()
-			if e.valLen == absent && e.epoch == 0 {
+			if e.valLen == absent {
 				t.forget(r, e) // just inserted
 			}
+			s.reclaim()
 			return s.err
 		}
 		if e.valLen != absent {
@@ -310,8 +311,16 @@ func (s *Store) fail(err error) {
 	}
 }
 
-func (s *Store) failFull() {
+// reclaim works off all garbage for a write that found the store full, and says whether trying again makes sense. If not,
+// Err reports it.
+func (s *Store) reclaim() bool {
+	if before := s.garbage; !before.empty() {
+		if s.drain(math.MaxInt); s.garbage.head != before.head {
+			return true
+		}
+	}
 	s.fail(fault.Stopf(fault.Failed, "%w: %d bytes allowed", ErrFull, s.cfg.MaxBytes))
+	return false
 }
 
 func (s *Store) fits(key, value int) bool {

@@ -40,7 +40,6 @@ func (t *Table) insert(h uint32, key []byte) (*entry, ref) {
 	n := uint32(len(key))
 	r, ok := t.s.arena.alloc(entrySize + n)
 	if !ok {
-		t.s.failFull()
 		return nil, 0
 	}
 	e := t.s.arena.chunks.entry(r)
@@ -73,9 +72,12 @@ func (t *Table) Put(key, value []byte) {
 	if !t.s.fits(len(key), len(value)) {
 		return
 	}
-	if e, r := t.writable(key); e != nil {
-		if b, ok := t.set(e, r, uint32(len(value))); ok {
-			copy(b, value)
+	for again := true; again; again = t.s.reclaim() {
+		if e, r := t.writable(key); e != nil {
+			if b, ok := t.set(e, r, uint32(len(value))); ok {
+				copy(b, value)
+				return
+			}
 		}
 	}
 }
@@ -89,29 +91,36 @@ func (t *Table) Upsert(key []byte, size int) (value []byte, existed bool) {
 	if !t.s.fits(len(key), size) {
 		return t.s.scrap(size), false
 	}
-	e, r := t.writable(key)
-	if e == nil {
-		return t.s.scrap(size), false
-	}
-	n := uint32(size)
-	if e.valLen == n {
-		if e.epoch == t.s.epoch {
-			return t.s.arena.chunks.at(e.val, n), true
+	for again := true; again; again = t.s.reclaim() {
+		if e, r := t.writable(key); e != nil {
+			if b, existed := t.upsert(e, r, uint32(size)); b != nil {
+				return b, existed
+			}
 		}
-		old := t.s.arena.chunks.at(e.val, n)
+	}
+	return t.s.scrap(size), false
+}
+
+// upsert is Upsert for an entry; nil bytes mean that the store is full.
+func (t *Table) upsert(e *entry, r ref, n uint32) (value []byte, existed bool) {
+	if e.valLen != n {
 		b, ok := t.set(e, r, n)
 		if !ok {
-			return t.s.scrap(size), false
+			return nil, false
 		}
-		copy(b, old)
-		return b, true
+		clear(b)
+		return b, false
+	}
+	old := t.s.arena.chunks.at(e.val, n)
+	if e.epoch == t.s.epoch {
+		return old, true
 	}
 	b, ok := t.set(e, r, n)
 	if !ok {
-		return t.s.scrap(size), false
+		return nil, false
 	}
-	clear(b)
-	return b, false
+	copy(b, old)
+	return b, true
 }
 
 // Delete takes the value of a key away.
@@ -156,7 +165,6 @@ func (t *Table) set(e *entry, r ref, n uint32) ([]byte, bool) {
 	}
 	v, ok := a.alloc(n)
 	if !ok {
-		t.s.failFull()
 		if e.valLen == absent && e.epoch == 0 {
 			t.forget(r, e) // just inserted
 		}
