@@ -215,5 +215,6 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 		rep.Deleted++
 		rep.DeletedBytes += f.Length
 	}
-	return rep, nil
+	_, err := r.st.Sweep(ctx, r.dir+"/") // of writes whose own cleaning up failed
+	return rep, err
 }

@@ -29,6 +29,7 @@ type Local struct {
 
 	mu    sync.Mutex
 	known map[string]bool // directories that are durable
+	busy  map[string]bool // temporary files being written
 }
 
 var _ Storage = (*Local)(nil)
@@ -66,7 +67,7 @@ func OpenLocalReadOnly(dir string) (*Local, error) {
 
 // NewLocal makes Storage of a file system; dir is how messages name it. The file system is closed with the Local.
 func NewLocal(fsys vfs.FS, dir string) *Local {
-	return &Local{fs: fsys, dir: dir, known: map[string]bool{".": true}}
+	return &Local{fs: fsys, dir: dir, known: map[string]bool{".": true}, busy: map[string]bool{}}
 }
 
 // probe writes and removes a temporary file, so that a directory that cannot be written is refused at the start and
@@ -122,6 +123,7 @@ func (l *Local) put(ctx context.Context, name string, write func(io.Writer) erro
 	if err != nil {
 		return FileInfo{}, err
 	}
+	defer l.setBusy(tmp, false)
 	w := &putWriter{ctx: ctx, f: f}
 	err = w.fill(write)
 	if err == nil {
@@ -155,14 +157,28 @@ func (l *Local) createTemp(dir string) (vfs.File, string, error) {
 			return nil, "", err
 		}
 		tmp := tempName(dir)
+		l.setBusy(tmp, true)
 		f, err := l.fs.Create(tmp)
-		if errors.Is(err, fs.ErrNotExist) && attempt == 0 {
-			l.mu.Lock()
-			l.known = map[string]bool{".": true}
-			l.mu.Unlock()
-			continue
+		if err == nil {
+			return f, tmp, nil
 		}
-		return f, tmp, err
+		l.setBusy(tmp, false)
+		if !errors.Is(err, fs.ErrNotExist) || attempt > 0 {
+			return nil, "", err
+		}
+		l.mu.Lock()
+		l.known = map[string]bool{".": true}
+		l.mu.Unlock()
+	}
+}
+
+func (l *Local) setBusy(tmp string, on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if on {
+		l.busy[tmp] = true
+	} else {
+		delete(l.busy, tmp)
 	}
 }
 
@@ -275,7 +291,7 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 	return ioFault(l.dir, "delete "+name, l.fs.Remove(name))
 }
 
-// Sweep removes temporary files directly below a prefix.
+// Sweep removes temporary files directly below a prefix, save those that this Local is writing.
 func (l *Local) Sweep(ctx context.Context, prefix string) (int, error) {
 	dir := strings.TrimSuffix(prefix, "/")
 	if !validPath(dir) {
@@ -287,14 +303,26 @@ func (l *Local) Sweep(ctx context.Context, prefix string) (int, error) {
 	}
 	n := 0
 	for _, e := range entries {
-		if err == nil && e.Regular && isTemp(e.Name) {
-			if err = context.Cause(ctx); err == nil {
-				err = l.fs.Remove(path.Join(dir, e.Name))
-				n++
-			}
+		name := path.Join(dir, e.Name)
+		if !e.Regular || !isTemp(e.Name) || l.isBusy(name) {
+			continue
 		}
+		if err = context.Cause(ctx); err != nil {
+			break
+		}
+		if err = l.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		err = nil // one that is gone meanwhile was finished
+		n++
 	}
 	return n, ioFault(l.dir, "sweep "+prefix, err)
+}
+
+func (l *Local) isBusy(tmp string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.busy[tmp]
 }
 
 // putWriter counts, sums and passes on to the file; it ends with the context.

@@ -45,8 +45,8 @@ type Storage interface {
 	List(ctx context.Context, prefix string) ([]FileInfo, error)
 	// Delete removes an object; fs.ErrNotExist when there is none.
 	Delete(ctx context.Context, name string) error
-	// Sweep removes what interrupted Puts of earlier processes left under a prefix and gives their number. It must
-	// not run while another process writes under that prefix.
+	// Sweep removes what interrupted Puts left under a prefix and gives the number of objects. Puts in progress of
+	// this Storage are spared; those of another process would fail.
 	Sweep(ctx context.Context, prefix string) (int, error)
 	// Location is the directory or URL as messages print it.
 	Location() string
