@@ -3,8 +3,9 @@ package serde
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"strings"
+
+	"github.com/millweir/millweir/serde/internal/num"
 )
 
 // Formats names the formats that Dynamic knows, in the order in which messages list them.
@@ -21,9 +22,9 @@ func Dynamic(format string) (Serde[any], error) {
 	case "string":
 		return dynamic[string]{String(), toString}, nil
 	case "int64":
-		return fixedDynamic[int64]{dynamic[int64]{Int64(), toInt64}}, nil
+		return fixedDynamic[int64]{dynamic[int64]{Int64(), num.Int64}}, nil
 	case "double":
-		return fixedDynamic[float64]{dynamic[float64]{Double(), toDouble}}, nil
+		return fixedDynamic[float64]{dynamic[float64]{Double(), num.Float64}}, nil
 	case "bytes":
 		return dynamic[[]byte]{Bytes(), toBytes}, nil
 	}
@@ -88,44 +89,4 @@ func toBytes(v any) ([]byte, bool) {
 		return []byte(v), true
 	}
 	return nil, false
-}
-
-func toInt64(v any) (int64, bool) {
-	switch v := v.(type) {
-	case int64:
-		return v, true
-	case int:
-		return int64(v), true
-	case int32:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
-	case uint64:
-		return int64(v), v <= math.MaxInt64
-	case float64:
-		// The upper bound is 2^63, which a float64 holds exactly and an int64 does not.
-		if v == math.Trunc(v) && v >= math.MinInt64 && v < math.MaxInt64 {
-			return int64(v), true
-		}
-	case json.Number:
-		n, err := v.Int64()
-		return n, err == nil
-	}
-	return 0, false
-}
-
-func toDouble(v any) (float64, bool) {
-	switch v := v.(type) {
-	case float64:
-		return v, true
-	case float32:
-		return float64(v), true
-	}
-	n, ok := toInt64(v)
-	if !ok {
-		return 0, false
-	}
-	f := float64(n)
-	// MaxInt64 rounds up to 2^63; converting that back would not be defined.
-	return f, f < math.MaxInt64 && int64(f) == n
 }
