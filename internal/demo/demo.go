@@ -149,6 +149,7 @@ func (r *run) open(ctx context.Context) error {
 	r.prod = &producer{cfg: r.kafka, topic: r.names.input, rate: r.cfg.Rate, seed: r.cfg.Seed,
 		counts: func(o order) bool { return !r.onlyPaid || o.status == "paid" }}
 	r.view = newView(r.cfg, r.status)
+	r.view.head(r)
 	return nil
 }
 

@@ -62,6 +62,7 @@ func within(t *testing.T) context.Context {
 }
 
 func TestTheDemoVerifiesAJobThatIsExactlyOnce(t *testing.T) {
+	t.Parallel()
 	var out buffer
 	cfg := testConfig("right", &out)
 	cfg.Dir = filepath.Join(t.TempDir(), "new")
@@ -85,6 +86,7 @@ func TestTheDemoVerifiesAJobThatIsExactlyOnce(t *testing.T) {
 	require.EqualValues(t, 42, r.Checkpoint)
 
 	text := out.String()
+	require.Contains(t, text, "seed 7, the embedded broker at 127.0.0.1:")
 	require.Contains(t, text, "kill -9 of process")
 	require.Contains(t, text, "(3 of 3)")
 	require.Contains(t, text, "totals")
@@ -121,11 +123,13 @@ func TestTheDemoFindsAJobThatLosesItsState(t *testing.T) {
 	require.NotEmpty(t, r.Report.Examples)
 	require.Contains(t, r.String(), verify.Violated)
 	require.Contains(t, r.String(), "was found, as it should be")
+	require.Contains(t, out.String(), "planted fault: loses-state")
 	require.DirExists(t, r.Dir, "kept to look into")
 	require.Contains(t, SabotageHelp(), "loses-state")
 }
 
 func TestTheDemoFindsAJobThatSkipsInput(t *testing.T) {
+	t.Parallel()
 	var out buffer
 	cfg := testConfig("skips", &out)
 	r, err := Run(within(t), cfg)
@@ -138,6 +142,7 @@ func TestTheDemoFindsAJobThatSkipsInput(t *testing.T) {
 }
 
 func TestAJobThatDiesByItselfIsExplained(t *testing.T) {
+	t.Parallel()
 	var out buffer
 	r, err := Run(within(t), testConfig("dies", &out))
 	require.ErrorContains(t, err, "exit code 13 (a topic does not exist)")
@@ -147,6 +152,7 @@ func TestAJobThatDiesByItselfIsExplained(t *testing.T) {
 }
 
 func TestAJobWithoutOutputIsAnError(t *testing.T) {
+	t.Parallel()
 	var out buffer
 	cfg := testConfig("silent", &out)
 	cfg.Stall = -9 * time.Second // one second in all
@@ -156,6 +162,7 @@ func TestAJobWithoutOutputIsAnError(t *testing.T) {
 }
 
 func TestCancelStopsEverything(t *testing.T) {
+	t.Parallel()
 	var out buffer
 	ctx, cancel := context.WithCancel(within(t))
 	cfg := testConfig("right", &out)
@@ -169,6 +176,7 @@ func TestCancelStopsEverything(t *testing.T) {
 }
 
 func TestARealClusterGetsTopicsOfItsOwn(t *testing.T) {
+	t.Parallel()
 	b, err := embedded.Start(within(t), embedded.Config{Topics: []embedded.Topic{{Name: "orders", Partitions: 1}}})
 	require.NoError(t, err)
 	defer b.Close()

@@ -44,11 +44,25 @@ type view struct {
 	rates   rates
 }
 
-// newView makes a view and prints its head.
 func newView(cfg Config, read func() status) *view {
-	v := &view{out: cfg.Out, quiet: cfg.Quiet, inPlace: !cfg.Plain && isTerminal(cfg.Out),
+	return &view{out: cfg.Out, quiet: cfg.Quiet, inPlace: !cfg.Plain && isTerminal(cfg.Out),
 		total: cfg.Duration, planned: cfg.Kills, read: read}
-	return v
+}
+
+// head tells what this run is about, once.
+func (v *view) head(r *run) {
+	if v.quiet {
+		return
+	}
+	kind := "the embedded broker"
+	if r.broker == nil {
+		kind = "Kafka"
+	}
+	fmt.Fprintf(v.out, "seed %d, %s at %s, files in %s\n", r.cfg.Seed, kind, strings.Join(r.kafka.Brokers, ","), r.result.Dir)
+	if r.cfg.Sabotage != "" {
+		fmt.Fprintf(v.out, "planted fault: %s; the check must find it\n", r.cfg.Sabotage)
+	}
+	fmt.Fprintln(v.out)
 }
 
 // isTerminal says whether painting in place makes sense.

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/embedded"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// asProcessor makes the test binary the command itself, for what needs a process: signals.
+const asProcessor = "MILLWEIR_TEST_AS_PROCESSOR"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProcessor) != "" {
+		main()
+	}
+	_ = os.Unsetenv("KAFKA_BROKERS")
+	os.Exit(m.Run())
+}
+
+// cli runs a command line in this process.
+func cli(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var out, errs bytes.Buffer
+	code = execute(ctx, args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
+	for line, want := range map[string]string{
+		"vrify":                           `there is no command "vrify": did you mean verify?`,
+		"xyz":                             "see processor --help",
+		"broker --prt 3":                  "unknown flag: --prt",
+		"broker x":                        "takes no argument",
+		"broker --port 70000":             "port 70000",
+		"broker --topic a:b":              `--topic: topic a: "b" is not a number of partitions`,
+		"verify a":                        "processor verify takes INPUT OUTPUT, not 1 arguments",
+		"verify a b --format xml":         `format "xml": json or binary`,
+		"verify a b --where status":       `--where "status": want FIELD=VALUE`,
+		"verify a b --output xml":         "text or json",
+		"demo --kills -1":                 "--kills not negative",
+		"demo --sabotage nothing":         `no sabotage is named "nothing"; there are: lose-delta`,
+		"demo --duration 1s --kills 5":    "allow at least 500ms",
+		"version now":                     "takes no argument",
+		"broker --data-dir /dev/null/x/y": "data directory",
+	} {
+		code, stdout, stderr := cli(t, strings.Fields(line)...)
+		if strings.HasPrefix(line, "broker --data-dir") {
+			require.Equal(t, 1, code, line)
+		} else {
+			require.Equal(t, 2, code, "%s: %s", line, stderr)
+		}
+		require.Empty(t, stdout, line)
+		require.Contains(t, stderr, want, line)
+		require.True(t, strings.HasPrefix(stderr, "processor: "), stderr)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	}
+}
+
+func TestHelpNamesTheCommandsAndTheFaults(t *testing.T) {
+	code, stdout, _ := cli(t)
+	require.Zero(t, code)
+	for _, name := range []string{"broker", "verify", "demo", "version"} {
+		require.Regexp(t, regexp.MustCompile(`(?m)^  `+name+` +[A-Z]`), stdout)
+	}
+	_, stdout, _ = cli(t, "demo", "--help")
+	require.Contains(t, stdout, "lose-delta ")
+}
+
+func TestVersion(t *testing.T) {
+	code, stdout, _ := cli(t, "version", "--output", "json")
+	require.Zero(t, code)
+	var v versionInfo
+	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
+	require.Equal(t, "github.com/millweir/millweir", v.Module)
+	require.True(t, strings.HasPrefix(v.Go, "go1."))
+	code, stdout, _ = cli(t, "version")
+	require.Zero(t, code)
+	require.Contains(t, stdout, v.Module)
+}
+
+func startBroker(t *testing.T) *embedded.Broker {
+	t.Helper()
+	b, err := embedded.Start(context.Background(), embedded.Config{Topics: []embedded.Topic{{Name: "in", Partitions: 1}, {Name: "out", Partitions: 1}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+func put(t *testing.T, b *embedded.Broker, topic, key string, values ...string) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()))
+	require.NoError(t, err)
+	defer cl.Close()
+	for _, v := range values {
+		require.NoError(t, cl.ProduceSync(context.Background(), &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte(v)}).FirstErr())
+	}
+}
+
+func TestVerifyTellsTheVerdictByItsExitCode(t *testing.T) {
+	b := startBroker(t)
+	put(t, b, "in", "anna", `{"amount":5,"status":"paid"}`, `{"amount":9,"status":"open"}`, `{"amount":7,"status":"paid"}`)
+	put(t, b, "out", "anna", `{"orders":1,"spent":5}`)
+	args := []string{"verify", "in", "out", "--brokers", b.Addr(), "--where", "status=paid"}
+
+	code, stdout, stderr := cli(t, append(args, "--partial")...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "1 inputs without an output yet")
+	require.True(t, strings.HasSuffix(stdout, "\nexactly-once: verified\n"), stdout)
+	require.Empty(t, stderr)
+
+	code, stdout, stderr = cli(t, append(args, "--output", "json")...)
+	require.Equal(t, 1, code)
+	require.Equal(t, "processor: exactly-once: VIOLATED\n", stderr)
+	var report struct {
+		Verdict string
+		Missing int
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+	require.Equal(t, "exactly-once: VIOLATED", report.Verdict)
+	require.Equal(t, 1, report.Missing)
+
+	put(t, b, "out", "anna", `{"orders":2,"spent":12}`)
+	code, stdout, stderr = cli(t, args...)
+	require.Zero(t, code, stdout+stderr)
+	require.Contains(t, stdout, "records in    2 (and 1 filtered)")
+
+	code, _, stderr = cli(t, "verify", "nowhere", "out", "--brokers", b.Addr())
+	require.Equal(t, 13, code, stderr)
+	require.Contains(t, stderr, "topic nowhere does not exist")
+}
+
+func TestBrokersComeFromTheEnvironment(t *testing.T) {
+	b := startBroker(t)
+	t.Setenv("KAFKA_BROKERS", b.Addr())
+	code, stdout, stderr := cli(t, "verify", "in", "out")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "exactly-once: verified")
+}
+
+func TestAnInterruptedCommandSaysSo(t *testing.T) {
+	b := startBroker(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	var out, errs bytes.Buffer
+	require.Equal(t, interrupted, execute(ctx, []string{"verify", "in", "out", "--brokers", b.Addr()}, &out, &errs))
+	require.Equal(t, "processor: interrupted\n", errs.String())
+}
+
+// process starts the command as a process.
+func process(t *testing.T, args ...string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asProcessor+"=1")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd, bufio.NewScanner(out)
+}
+
+func TestTheBrokerCommandServesUntilSIGTERMAndKeepsItsData(t *testing.T) {
+	dir := t.TempDir()
+	var id string
+	for i := range 2 {
+		cmd, out := process(t, "broker", "--port", "0", "--data-dir", dir, "--topic", "orders:2", "--topic", "totals")
+		require.True(t, out.Scan())
+		m := regexp.MustCompile(`^broker on (127\.0\.0\.1:\d+), cluster (\S{22}), data in `).FindStringSubmatch(out.Text())
+		require.Len(t, m, 3, out.Text())
+		if i == 1 {
+			require.Equal(t, id, m[2])
+		}
+		id = m[2]
+		require.True(t, out.Scan())
+		require.Equal(t, "topics orders:2 totals:4", out.Text())
+		for out.Scan() && !strings.HasPrefix(out.Text(), "try:") {
+		}
+		require.Equal(t, fmt.Sprintf("try:   kcat -b %s -L", m[1]), out.Text())
+		cl, err := kgo.NewClient(kgo.SeedBrokers(m[1]), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		if i == 0 {
+			require.NoError(t, cl.ProduceSync(ctx, &kgo.Record{Topic: "orders", Value: []byte("kept")}).FirstErr())
+		} else {
+			fetches := cl.PollFetches(ctx)
+			require.NoError(t, fetches.Err())
+			require.Equal(t, "kept", string(fetches.Records()[0].Value))
+		}
+		cancel()
+		cl.Close()
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		for out.Scan() {
+		}
+		require.NoError(t, cmd.Wait(), "a stop by SIGTERM is exit code 0")
+	}
+}
+
+func TestTheBrokerAsJSON(t *testing.T) {
+	cmd, out := process(t, "broker", "--port", "0", "--output", "json", "--topic", "a:1")
+	var text strings.Builder
+	for out.Scan() {
+		text.WriteString(out.Text())
+		if out.Text() == "}" {
+			break
+		}
+	}
+	var b struct {
+		Address string
+		Topics  []string
+	}
+	require.NoError(t, json.Unmarshal([]byte(text.String()), &b))
+	require.Contains(t, b.Address, "127.0.0.1:")
+	require.Equal(t, []string{"a:1"}, b.Topics)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, cmd.Wait())
+}
+
+func TestCheckpointOfReadsTheHandle(t *testing.T) {
+	h := snapshot.Handle{Kind: snapshot.HandleEmpty, Partition: 1, Offset: 5, LeaderEpoch: -1, ClusterID: "c", PartitionCount: 4, StoreID: "s",
+		Root: snapshot.RootRef{Name: element.CheckpointName{ID: 17, Incarnation: 3}}}
+	text, err := h.Encode()
+	require.NoError(t, err)
+	id, ok := checkpointOf(text)
+	require.True(t, ok)
+	require.EqualValues(t, 17, id)
+	_, ok = checkpointOf("from another tool")
+	require.False(t, ok)
+}

@@ -1,0 +1,15 @@
+// Command processor runs Kafka topologies exactly-once, and brings what is needed to try that: a broker, a demo and
+// an independent check.
+//
+// Invariants:
+//
+//	I1  What a user gets on an error is one line on standard error, `processor: …`, and a documented exit code
+//	    (docs/exit-codes.md); a log or report may stand before it.
+//	I2  The first SIGINT or SIGTERM cancels the context of the command, which then ends in order; the second one ends
+//	    the process at once.
+//	I3  Where a script reads the result, --output json gives one JSON document on standard output and nothing else.
+//
+// Goroutines: one waits for signals for the life of the process.
+//
+// Files: main.go (signals, exit), root.go (the tree of commands and what they share), and one file for each command.
+package main

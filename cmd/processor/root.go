@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// interrupted is the exit code of a command that a signal ended before it had a result.
+const interrupted = 130
+
+// commands are added by the files of the commands in their init functions.
+var commands []func() *cobra.Command
+
+func register(newCommand func() *cobra.Command) { commands = append(commands, newCommand) }
+
+// execute runs one command line and gives the exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return int(fault.OK)
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		fmt.Fprintln(stderr, "processor: interrupted")
+		return interrupted
+	}
+	fmt.Fprintf(stderr, "processor: %s\n", err)
+	return int(fault.CodeOf(err))
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "processor",
+		Short: "Exactly-once stream processing on Kafka",
+		Long: `Exactly-once stream processing on Kafka, in one binary.
+
+First steps, with nothing installed:
+  processor demo       a job, killed again and again, and an independent check of its result
+  processor broker     a broker for trying things out
+
+Exit codes: 0 all well, 1 a check failed, 2 wrong usage; the others are in docs/exit-codes.md.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          unknownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fault.Stopf(fault.Usage, "%w (see %s --help)", err, cmd.CommandPath())
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	for _, c := range commands {
+		root.AddCommand(c())
+	}
+	return root
+}
+
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := "see processor --help"
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return fault.Stopf(fault.Usage, "there is no command %q: %s", args[0], hint)
+}
+
+// exactArgs names the arguments that a command wants.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		want := "no argument"
+		if len(names) > 0 {
+			want = strings.Join(names, " ")
+		}
+		return fault.Stopf(fault.Usage, "%s takes %s, not %d arguments (see %s --help)", cmd.CommandPath(), want, len(args), cmd.CommandPath())
+	}
+}
+
+// outputFlag is --output: text for people, json for scripts.
+type outputFlag struct{ json bool }
+
+func (o *outputFlag) String() string {
+	if o.json {
+		return "json"
+	}
+	return "text"
+}
+
+// Set takes text or json.
+func (o *outputFlag) Set(s string) error {
+	if s != "text" && s != "json" {
+		return errors.New("text or json")
+	}
+	o.json = s == "json"
+	return nil
+}
+
+// Type is what the help shows.
+func (o *outputFlag) Type() string { return "text|json" }
+
+func addOutput(cmd *cobra.Command) *outputFlag {
+	o := new(outputFlag)
+	cmd.Flags().Var(o, "output", "form of the result")
+	return o
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// brokersFlag gives --brokers with KAFKA_BROKERS as its default.
+func brokersFlag(cmd *cobra.Command, into *[]string, fallback []string, help string) {
+	if env := os.Getenv("KAFKA_BROKERS"); env != "" {
+		fallback = strings.Split(env, ",")
+	}
+	cmd.Flags().StringSliceVar(into, "brokers", fallback, help)
+}
+
+// isTerminal says whether w is a terminal that understands cursor movement.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

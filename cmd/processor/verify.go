@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/verify"
+)
+
+func init() { register(newVerify) }
+
+func newVerify() *cobra.Command {
+	var (
+		cfg    verify.Config
+		where  string
+		format string
+	)
+	cmd := &cobra.Command{
+		Use:   "verify INPUT OUTPUT",
+		Short: "Check a topic of running totals against its input: each input exactly once",
+		Long: `Check that the topic OUTPUT has, for each key, the running count and sum of the records of INPUT: the counts
+1…n, each once and in order, each with the sum of as many first inputs. It reads both topics as any read_committed
+consumer does, from their beginning to where they end now, and shares no code with the engine.
+
+Exit code 0: verified. 1: violated, or no verdict for a reason without a code of its own.`,
+		Example: `  processor verify orders order-totals
+  processor verify orders order-totals --where status=paid --partial --group order-totals --output json
+  processor verify in out --format binary`,
+		Args: exactArgs("INPUT", "OUTPUT"),
+	}
+	f := cmd.Flags()
+	brokersFlag(cmd, &cfg.Kafka.Brokers, []string{"localhost:9092"}, "brokers to start from; default also from KAFKA_BROKERS")
+	f.StringVar(&format, "format", string(verify.JSON), "json: objects; binary: int64 big-endian, the amount in the input's first 8 bytes, count and sum in the output's 16")
+	f.StringVar(&cfg.AmountField, "amount-field", "amount", "input: field that is summed")
+	f.StringVar(&cfg.CountField, "count-field", "orders", "output: field with the count")
+	f.StringVar(&cfg.SumField, "sum-field", "spent", "output: field with the sum")
+	f.StringVar(&cfg.KeyField, "key-field", "", "input: field that is the key (default: the record's key)")
+	f.StringVar(&where, "where", "", "input: only records with FIELD=VALUE count, as after a filter")
+	f.BoolVar(&cfg.Partial, "partial", false, "the job still runs: a key's last outputs may be missing, and count as lag")
+	f.StringVar(&cfg.Group, "group", "", "consumer group whose committed lag is reported")
+	f.IntVar(&cfg.KeyBudget, "keys-in-memory", 4<<20, "keys of one pass, up to 80 bytes each; more keys take more passes")
+	f.IntVar(&cfg.Examples, "examples", 5, "offending records shown of each kind")
+	output := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg.Input, cfg.Output, cfg.Format = args[0], args[1], verify.Format(format)
+		cfg.Kafka.ClientID = "millweir-verify"
+		if where != "" {
+			field, value, ok := strings.Cut(where, "=")
+			if !ok || field == "" {
+				return fault.Stopf(fault.Usage, "--where %q: want FIELD=VALUE", where)
+			}
+			cfg.WhereField, cfg.WhereValue = field, value
+		}
+		if stderr := cmd.ErrOrStderr(); isTerminal(stderr) {
+			cfg.Progress = func(p verify.Progress) { progress(stderr, p) }
+			defer fmt.Fprint(stderr, "\r\x1b[K")
+		}
+		report, err := verify.Verify(cmd.Context(), cfg)
+		if err != nil {
+			return err
+		}
+		if output.json {
+			err = writeJSON(cmd.OutOrStdout(), report)
+		} else {
+			_, err = io.WriteString(cmd.OutOrStdout(), report.String())
+		}
+		if err == nil && !report.Exact() {
+			err = fault.Stopf(fault.Failed, "%s", report.Verdict)
+		}
+		return err
+	}
+	return cmd
+}
+
+func progress(w io.Writer, p verify.Progress) {
+	fmt.Fprintf(w, "\r%s, pass %d: %d of %d\x1b[K", p.Stage, p.Pass, p.Records, p.Total)
+}
