@@ -153,7 +153,7 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 				a.pending.stop()
 			}
 		case checkpoint.FailAttempt:
-			return fmt.Errorf("checkpoint %d: %s: %w", act.ID, act.Reason, act.Err)
+			return act.Err
 		case checkpoint.Drained:
 			return errStopped
 		case checkpoint.Skipped, checkpoint.Ignored:

@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"serde/avro":                {"serde", "internal/fault"},
 	"topology":                  {"element", "serde", "internal/fault"},
 	"checkpoint":                {"element", "internal/fault"},
+	"checkpoint/checkpointtest": {"checkpoint", "element"},
 	"store":                     {"element", "internal/fault", badger},
 	"snapshot":                  {"element", "internal/fault", "internal/vfs"},
 	"internal/kafka":            {"element", "internal/fault", franz},
