@@ -17,5 +17,6 @@
 //
 // Files: service.go (the result), settings.go (the table), kinds.go (readings of one value), load.go (the ways in and
 // their precedence), derive.go (what depends on several settings), print.go (effective values and where each came
-// from), reference.go (the reference page).
+// from), topology.go (the sections of package pipeline), processor.go (the form of package processor), reference.go
+// (the reference page).
 package config

@@ -185,7 +185,7 @@ func near(word string, form func(Setting) string) string {
 func misplaced(path, key string, allowed []string) string {
 	full := strings.TrimPrefix(path+"."+key, ".")
 	if strings.Contains(key, ".") && find(full) != nil {
-		return "settings are nested; write " + nested(full)
+		return "unknown key; settings are nested, write " + nested(full)
 	}
 	var at []string
 	for _, s := range table {
@@ -195,11 +195,11 @@ func misplaced(path, key string, allowed []string) string {
 	}
 	for _, k := range topologyKeys {
 		if k == key && path != "" {
-			return key + " stands at the top level"
+			return "unknown key; " + key + " stands at the top level"
 		}
 	}
 	if len(at) > 0 && yamlx.Suggest(key, allowed) == "" {
-		return "it is the setting " + strings.Join(at, " or ")
+		return "unknown key here; it is the setting " + strings.Join(at, " or ")
 	}
 	return ""
 }

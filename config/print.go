@@ -67,7 +67,12 @@ func child(m *yaml.Node, key string) *yaml.Node {
 	return c
 }
 
-func keyNode(key string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: key} }
+// keyNode shows a key; nothing is replaced in keys.
+func keyNode(key string) *yaml.Node {
+	n := textNode(key)
+	n.Value = key
+	return n
+}
 
 // textNode shows a text so that reading gives the same text back: no variable in it, quoted unless it is a plain word.
 func textNode(text string) *yaml.Node {

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/millweir/millweir/topology"
 )
 
 // Service is a complete, checked configuration of one process. Durations are whole milliseconds, sizes are bytes.
@@ -21,6 +23,8 @@ type Service struct {
 	Group         Group
 	Sink          Sink
 	Shutdown      Shutdown
+	// Plan is the topology that the file describes.
+	Plan *topology.Plan
 
 	values   []Value
 	topology []*yaml.Node // sources, steps, sinks as keys and values, for Print

@@ -1,5 +1,47 @@
 package config
 
-import "github.com/millweir/millweir/internal/yamlx"
+import (
+	"path/filepath"
 
-func buildTopology(*Service, *yamlx.Node, string, *Problems) {}
+	"go.yaml.in/yaml/v3"
+
+	"github.com/millweir/millweir/internal/yamlx"
+	"github.com/millweir/millweir/pipeline"
+)
+
+// buildTopology has package pipeline make the plan, and keeps the sections for Print.
+func buildTopology(s *Service, root *yamlx.Node, path string, ps *Problems) {
+	for _, key := range []string{"sources", "sinks"} {
+		if root.At(key) == nil {
+			ps.Add(root.Pos(), key, "is required")
+		}
+	}
+	s.Plan = pipeline.Build(s.Application, pipeline.Sections{
+		Sources: root.At("sources"), Steps: root.At("steps"), Sinks: root.At("sinks"),
+	}, filepath.Dir(path), ps)
+	for _, key := range topologyKeys {
+		if n := root.At(key); n != nil {
+			s.topology = append(s.topology, keyNode(key), shown(n))
+		}
+	}
+}
+
+// shown gives a section with its final texts: variables replaced, aliases written out.
+func shown(n *yamlx.Node) *yaml.Node {
+	switch {
+	case n.IsMapping():
+		m := &yaml.Node{Kind: yaml.MappingNode}
+		for _, e := range n.Entries() {
+			m.Content = append(m.Content, keyNode(e.Name), shown(e.Value))
+		}
+		return m
+	case n.IsList():
+		l := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, e := range n.List() {
+			l.Content = append(l.Content, shown(e))
+		}
+		return l
+	}
+	text, _ := n.Text()
+	return textNode(text)
+}

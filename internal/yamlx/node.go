@@ -115,7 +115,7 @@ type Object struct {
 }
 
 // Object reads a mapping that may hold the allowed keys only. Every other key is a mistake; hint, when not nil, may
-// give a better end of its message than the near miss among the allowed keys (for example where the key belongs).
+// give a better message for it than the near miss among the allowed keys (for example where the key belongs).
 func (n *Node) Object(hint func(key string) string, allowed ...string) *Object {
 	o := &Object{node: n}
 	for _, e := range n.Entries() {
@@ -125,7 +125,7 @@ func (n *Node) Object(hint func(key string) string, allowed ...string) *Object {
 		}
 		if hint != nil {
 			if h := hint(e.Name); h != "" {
-				e.Key.Errorf("unknown key; %s", h)
+				e.Key.Errorf("%s", h)
 				continue
 			}
 		}

@@ -1,0 +1,33 @@
+package config
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestExamplesAreValidAndPrintReadsBack(t *testing.T) {
+	files, err := filepath.Glob("../examples/*.yaml")
+	require.NoError(t, err)
+	require.Len(t, files, 3)
+	for _, file := range files {
+		s, ps := Load(file, nil, nil)
+		require.NoError(t, ps.Err(), file)
+		require.NotNil(t, s.Plan)
+
+		// Beside the example, so that its schema files are found.
+		text := s.Print()
+		again := &Problems{}
+		s2 := Parse(file, []byte(text), nil, nil, again)
+		require.NoError(t, again.Err(), text)
+		require.Equal(t, []any{s.Plan.Sources, s.Plan.Steps, s.Plan.Sinks, s.Plan.States}, []any{s2.Plan.Sources, s2.Plan.Steps, s2.Plan.Sinks, s2.Plan.States})
+		require.Equal(t, settingsOf(s), settingsOf(s2))
+	}
+}
+
+func settingsOf(s *Service) Service {
+	c := *s
+	c.values, c.topology, c.Plan = nil, nil, nil
+	return c
+}

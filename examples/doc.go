@@ -1,0 +1,13 @@
+// Package examples holds service files that are complete and valid; the tests of package config load each of them.
+//
+//	orders.yaml    running totals per key: the demo and the quick start run it
+//	branches.yaml  several sources, branches, computed fields and sinks in one file
+//	avro.yaml      Avro with local schema files
+package examples
+
+import "embed"
+
+// FS holds the files of this folder by their names.
+//
+//go:embed *.yaml schemas
+var FS embed.FS

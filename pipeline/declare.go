@@ -1,0 +1,118 @@
+package pipeline
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/internal/yamlx"
+	"github.com/millweir/millweir/topology"
+)
+
+// Keys that are known and not built yet. They get a message of their own, so that nobody looks for a slip.
+var (
+	laterSourceKeys = []string{"timestamp", "watermark", "on-missing", "alignment", "partitions"}
+	laterStepKeys   = []string{"window", "join", "flat-map", "merge", "exchange", "on-error", "ttl", "late", "iterate"}
+	laterSinkKeys   = []string{"headers", "partition-by", "on-error", "timestamp"}
+)
+
+func later(keys []string) func(string) string {
+	return func(key string) string {
+		if slices.Contains(keys, key) {
+			return "not available yet; leave it out"
+		}
+		return ""
+	}
+}
+
+func (b *builder) readSources(section *yamlx.Node) {
+	for _, e := range section.Entries() {
+		checkName(e)
+		o := e.Value.Object(later(laterSourceKeys), "topic", "key", "value", "key-schema", "value-schema", "on-error", "start")
+		d := &sourceDecl{topic: b.topic(o)}
+		var keyOK, valueOK bool
+		d.key, keyOK = readFormat(o, "key", b.baseDir)
+		d.value, valueOK = readFormat(o, "value", b.baseDir)
+		d.ok = d.topic != nil && keyOK && valueOK
+		d.options = append(readOnError(o.Get("on-error")), readStart(o.Get("start"))...)
+		s := &stream{name: e.Name, at: e.Key, source: d}
+		b.sources = append(b.sources, s)
+		b.declare(s)
+	}
+}
+
+// readOnError reads what happens to records that cannot be decoded, or that a step or sink behind the source cannot
+// process.
+func readOnError(n *yamlx.Node) []topology.SourceOption {
+	if n == nil {
+		return nil
+	}
+	if n.Is("dlq") {
+		n.Errorf("dlq is not available yet; allowed: fail, skip")
+		return nil
+	}
+	if v, ok := n.Enum("fail", "skip"); ok && v == "skip" {
+		return []topology.SourceOption{topology.OnDecodeError(topology.Skip), topology.OnError(topology.Skip)}
+	}
+	return nil
+}
+
+func readStart(n *yamlx.Node) []topology.SourceOption {
+	if n == nil {
+		return nil
+	}
+	if n.IsMapping() || slices.ContainsFunc([]string{"timestamp", "ago", "offsets"}, n.Is) {
+		n.Errorf("not available yet; allowed: committed, earliest, latest")
+		return nil
+	}
+	starts := map[string]topology.Start{"committed": topology.Committed(), "earliest": topology.Earliest(), "latest": topology.Latest()}
+	if v, ok := n.Enum("committed", "earliest", "latest"); ok {
+		return []topology.SourceOption{topology.StartAt(starts[v])}
+	}
+	return nil
+}
+
+var stepKinds = []string{"filter", "map", "aggregate"}
+
+func (b *builder) readSteps(section *yamlx.Node) {
+	for _, e := range section.Entries() {
+		checkName(e)
+		o := e.Value.Object(later(laterStepKeys), "from", "filter", "map", "aggregate", "group-by")
+		s := &stream{name: e.Name, at: e.Key, from: o.Require("from"), step: &stepDecl{}}
+		switch kinds := o.Has(stepKinds...); {
+		case len(kinds) == 1:
+			s.step.kind, s.step.body = kinds[0], o.Get(kinds[0])
+		case len(kinds) > 1:
+			e.Key.Errorf("has %s; a step does one thing, make it %d steps", strings.Join(kinds, " and "), len(kinds))
+		case e.Value.IsMapping():
+			e.Key.Errorf("does nothing; a step has one of: %s", strings.Join(stepKinds, ", "))
+		}
+		readGroupBy(o.Get("group-by"), s.step.kind)
+		b.steps = append(b.steps, s)
+		b.declare(s)
+	}
+}
+
+// readGroupBy accepts the only grouping that needs no exchange: by the key that the source is partitioned by.
+func readGroupBy(n *yamlx.Node, kind string) {
+	switch {
+	case n == nil:
+	case kind != "" && kind != "aggregate":
+		n.Errorf("group-by belongs to an aggregate, but this step has %s", kind)
+	case n.Is("key"):
+	default:
+		if _, ok := n.Text(); ok {
+			n.Errorf("grouping by anything but the key is not available yet; allowed: key")
+		}
+	}
+}
+
+func (b *builder) readSinks(section *yamlx.Node) {
+	for _, e := range section.Entries() {
+		checkName(e)
+		o := e.Value.Object(later(laterSinkKeys), "from", "topic", "key", "value", "key-schema", "value-schema")
+		s := &sinkDecl{name: e.Name, at: e.Key, from: o.Require("from"), topic: b.topic(o), keyNode: o.Get("key"), valueNode: o.Get("value")}
+		s.key, s.keyOK = readFormat(o, "key", b.baseDir)
+		s.value, s.valOK = readFormat(o, "value", b.baseDir)
+		b.sinks = append(b.sinks, s)
+	}
+}

@@ -1,0 +1,40 @@
+// Package pipeline turns the topology of a service file into a topology.Plan: sources, steps with expressions, sinks.
+//
+//	sources:
+//	  orders: {topic: orders, key: string, value: json, on-error: fail, start: committed}
+//	steps:
+//	  paid:   {from: orders, filter: value.status == "paid"}
+//	  lines:  {from: paid, map: {customer: key, cents: value.amount}}
+//	  totals: {from: paid, aggregate: {orders: count(), spent: sum(value.amount)}}
+//	sinks:
+//	  totals: {from: totals, topic: order-totals, key: string, value: json}
+//
+// Expressions are those of expr-lang. They can name value, key, headers (by name, of repeated ones the last),
+// timestamp (milliseconds) and tombstone. They are compiled once; a mistake is reported with its place in the file.
+//
+// A tombstone (null value) passes filter and map untouched and changes nothing in an aggregate, which gives no output
+// for it. A step whose expression names tombstone sees them, with a value of nil. A map that gives nil makes a
+// tombstone. An aggregate gives one output per input: an object of its fields.
+//
+// Invariants:
+//
+//	I1  The same record and state give the same output at every time on every host: the language has no clock, no
+//	    time zone, no randomness and no side effect here.
+//	I2  An evaluation is bounded: length and nodes of the source, a memory budget, a budget of iterations, constant
+//	    patterns with RE2.
+//	I3  Integers are exact. What leaves the range of int64 is an error of the record, in expressions and in aggregates.
+//	    A sum is a float from the first float on.
+//	I4  A missing or null field is an error of the record wherever a number is needed; ?? gives a default.
+//	I5  Constants never change on the way: a number whose text and value differ is refused (see literals.go).
+//	I6  The id of an aggregate's codec lists its fields and functions, so a changed aggregate is noticed at a restore;
+//	    changed expressions and the order of the fields are not part of it.
+//	I7  A plan is used by many tasks at once: compiled expressions are immutable, their memory is taken per evaluation
+//	    or belongs to the operator of one task.
+//
+// The package has no goroutine. It reads schema files while it builds.
+//
+// Files: build.go (from sections to a plan), declare.go (reading the sections), steps.go (building what was read),
+// formats.go (codecs of keys and values), expr.go (compile and evaluate), guards.go (what is changed in the language),
+// literals.go (constants), values.go (kinds and types of values), aggregate.go (the aggregate step), accumulate.go
+// (folding), encoding.go (stored values).
+package pipeline

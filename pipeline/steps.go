@@ -1,0 +1,208 @@
+package pipeline
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/millweir/millweir/internal/yamlx"
+	"github.com/millweir/millweir/topology"
+)
+
+func (b *builder) buildSource(t *topology.Builder, s *stream) {
+	d := s.source
+	if !d.ok {
+		return
+	}
+	topic, _ := d.topic.Text()
+	s.kind = d.value.kind()
+	s.out = topology.FromTopic(t, s.name, topic, sourceKey{d.key}, d.value.codec, d.options...)
+}
+
+func (b *builder) buildStep(s *stream) {
+	in := environment{value: s.parent.kind, key: s.root.source.key.codec}
+	switch s.step.kind {
+	case "filter":
+		s.kind = s.parent.kind
+		if e := compileNode(s.step.body, in); e != nil {
+			b.buildFilter(s, e)
+		}
+	case "map":
+		b.buildMap(s, in)
+	case "aggregate":
+		b.buildAggregate(s, in)
+	}
+}
+
+// compileNode compiles the expression at a place in the file; nil when it has a mistake, which is noted.
+func compileNode(n *yamlx.Node, in environment) *expression {
+	text, ok := n.Text()
+	if !ok {
+		return nil
+	}
+	e, err := compile(text, in)
+	if err != nil {
+		noteExpression(n, err)
+		return nil
+	}
+	return e
+}
+
+func noteExpression(n *yamlx.Node, err error) { n.Errorf("%v, in %s", err, n.Shown()) }
+
+// buildFilter keeps the records for which the expression is true. A tombstone passes untouched, as in package topology,
+// unless the expression asks about tombstones.
+func (b *builder) buildFilter(s *stream, e *expression) {
+	if e.result != reflect.Interface && e.result != reflect.Bool {
+		s.step.body.Errorf("a filter is true or false, but the expression gives %s", kindOfResult(e))
+		return
+	}
+	asks := e.names["tombstone"]
+	s.out = topology.FilterRec(s.parent.out, s.name, func(r *record) (bool, error) {
+		if r.Tombstone && !asks {
+			return true, nil
+		}
+		v, err := e.eval(r)
+		if err != nil {
+			return false, err
+		}
+		keep, ok := v.(bool)
+		if !ok {
+			return false, fmt.Errorf("%s: a filter is true or false, but the expression gives %s", e.source, describe(v))
+		}
+		return keep, nil
+	})
+}
+
+// buildMap reads map: EXPRESSION or map: {field: EXPRESSION, …}.
+func (b *builder) buildMap(s *stream, in environment) {
+	if !s.step.body.IsMapping() {
+		if s.step.body.IsList() {
+			s.step.body.Errorf("expected an expression, or a mapping of fields to expressions, found a list")
+			return
+		}
+		if e := compileNode(s.step.body, in); e != nil {
+			s.kind = kindOfResult(e)
+			b.mapTo(s, e.names["tombstone"], e.eval)
+		}
+		return
+	}
+	s.kind = objectKind
+	entries := s.step.body.Entries()
+	checkFields(s.step.body, entries, checkMapField)
+	type field struct {
+		name string
+		e    *expression
+	}
+	var fields []field
+	asks := false
+	for _, entry := range entries {
+		if e := compileNode(entry.Value, in); e != nil {
+			fields = append(fields, field{entry.Name, e})
+			asks = asks || e.names["tombstone"]
+		}
+	}
+	if len(fields) < len(entries) {
+		return
+	}
+	b.mapTo(s, asks, func(r *record) (any, error) {
+		out := make(map[string]any, len(fields))
+		for _, f := range fields {
+			v, err := f.e.eval(r)
+			if err != nil {
+				return nil, fmt.Errorf("field %s: %w", f.name, err)
+			}
+			out[f.name] = v
+		}
+		return out, nil
+	})
+}
+
+// mapTo adds the step. A result of nil makes the record a tombstone, as in Kafka Streams. A tombstone passes untouched
+// unless an expression asks about tombstones.
+func (b *builder) mapTo(s *stream, asks bool, eval func(*record) (any, error)) {
+	s.out = topology.MapRec(s.parent.out, s.name, func(in, out *record) error {
+		if in.Tombstone && !asks {
+			out.Tombstone = true
+			return nil
+		}
+		v, err := eval(in)
+		if err != nil {
+			return err
+		}
+		out.Value, out.Tombstone = v, v == nil
+		return nil
+	})
+}
+
+// buildAggregate reads aggregate: {field: FUNCTION(EXPRESSION), …}.
+func (b *builder) buildAggregate(s *stream, in environment) {
+	s.kind = objectKind
+	entries := s.step.body.Entries()
+	checkFields(s.step.body, entries, checkAggregateField)
+	a := &aggregate{}
+	for _, entry := range entries {
+		text, ok := entry.Value.Text()
+		if !ok {
+			continue
+		}
+		f, err := parseAggregate(entry.Name, text, in)
+		if err != nil {
+			noteExpression(entry.Value, err)
+			continue
+		}
+		a.tombstones = a.tombstones || f.arg != nil && f.arg.names["tombstone"]
+		a.fields = append(a.fields, f)
+	}
+	if len(a.fields) < len(entries) {
+		return
+	}
+	slices.SortFunc(a.fields, func(x, y aggField) int { return strings.Compare(x.name, y.name) })
+	s.out = topology.Process(s.parent.out, s.name, a.newProcessor)
+}
+
+// checkFields wants at least one output field and names that check accepts.
+func checkFields(n *yamlx.Node, entries []yamlx.Entry, check func(string) string) {
+	if n.IsMapping() && (len(entries) == 0 || len(entries) > maxFields) {
+		n.Errorf("has %d fields; from 1 to %d are possible", len(entries), maxFields)
+	}
+	for _, e := range entries {
+		if mistake := check(e.Name); mistake != "" {
+			e.Key.Errorf("%s", mistake)
+		}
+	}
+}
+
+// checkAggregateField wants names that can be listed in the id of the state's codec.
+func checkAggregateField(name string) string {
+	if !namePattern.MatchString(name) {
+		return "not a field of an aggregate: 1 to 128 letters, digits, dots, underscores or hyphens"
+	}
+	return ""
+}
+
+func checkMapField(name string) string {
+	if len(name) > 128 || strings.ContainsFunc(name, unicode.IsControl) {
+		return "not a field: at most 128 bytes without control characters"
+	}
+	return ""
+}
+
+func (b *builder) buildSink(s *sinkDecl) {
+	if s.parent == nil || s.topic == nil || !s.keyOK || !s.valOK || s.parent.root == nil || !s.parent.root.source.ok {
+		return
+	}
+	from := s.parent.root.source.key
+	if !s.key.accepts(from.kind()) {
+		s.keyNode.Errorf("format %s cannot hold the key of source %s, which is %s", s.key.name, s.parent.root.name, from.name)
+		return
+	}
+	if !s.value.accepts(s.parent.kind) {
+		s.valueNode.Errorf("format %s cannot hold %s, which is what %s gives", s.value.name, s.parent.kind, s.parent.name)
+		return
+	}
+	topic, _ := s.topic.Text()
+	topology.ToTopic(s.parent.out, s.name, topic, sinkKey{from, s.key}, s.value.codec)
+}
