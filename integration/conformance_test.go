@@ -78,12 +78,18 @@ func TestTransactionConformance(t *testing.T) {
 		conform(t, c.ListenAddrs(), false)
 	})
 	t.Run("kafka", func(t *testing.T) {
-		if !*realKafka && os.Getenv("MILLWEIR_REAL_KAFKA") == "" && os.Getenv("KAFKA_BROKERS") == "" {
-			t.Skip("-kafka, MILLWEIR_REAL_KAFKA=1 or KAFKA_BROKERS runs it")
-		}
+		needReal(t)
 		b := kafkatest.Start(t, kafkatest.Options{Properties: map[string]string{"group.min.session.timeout.ms": "1000"}})
 		conform(t, strings.Split(b.Addr, ","), true)
 	})
+}
+
+// needReal skips where no real Kafka is wanted.
+func needReal(t *testing.T) {
+	t.Helper()
+	if !*realKafka && os.Getenv("MILLWEIR_REAL_KAFKA") == "" && os.Getenv("KAFKA_BROKERS") == "" {
+		t.Skip("-kafka, MILLWEIR_REAL_KAFKA=1 or KAFKA_BROKERS runs it")
+	}
 }
 
 func conform(t *testing.T, brokers []string, real bool) {
@@ -92,6 +98,11 @@ func conform(t *testing.T, brokers []string, real bool) {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	cfg := kafka.Config{Brokers: brokers, Logger: log}
+	cluster, err := kafka.Probe(t.Context(), cfg, kafka.Need{TransactionTimeout: 15 * time.Minute})
+	require.NoError(t, err, "the checks at start must accept the cluster")
+	require.GreaterOrEqual(t, cluster.TransactionVersion, int16(2))
+	require.Equal(t, 15*time.Minute, cluster.TransactionMaxTimeout)
+	require.NotEmpty(t, cluster.ID)
 	for i, f := range facts {
 		t.Run(f.name, func(t *testing.T) {
 			want, reason := f.want, ""

@@ -215,20 +215,10 @@ func (e *env) readUntilStable() (values []string, next int64) {
 	if end[tp].Offset == 0 {
 		return nil, 0
 	}
-	f, err := kafkasrc.NewFetcher(kafkasrc.FetcherConfig{Kafka: e.cfg, Positions: []element.Position{{TopicPartition: tp, LeaderEpoch: -1}}, Logger: e.cfg.Logger})
-	require.NoError(e.t, err)
-	defer f.Close()
-	done := errors.New("all read")
-	err = f.Run(e.ctx, func(_ context.Context, d element.Delivery) error {
-		for _, r := range d.Records {
-			values = append(values, string(r.Value))
-		}
-		if next = d.Next; next >= end[tp].Offset {
-			return done
-		}
-		return nil
-	})
-	require.Same(e.t, done, err)
+	recs, next := readAll(e, tp, 0, end[tp].Offset)
+	for _, r := range recs {
+		values = append(values, string(r.Value))
+	}
 	return values, next
 }
 

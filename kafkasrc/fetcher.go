@@ -45,7 +45,7 @@ type FetcherConfig struct {
 
 // Deliver takes one delivery over. It may block; while it does, nothing more is taken from the client, which holds at
 // most one answer per broker.
-type Deliver func(ctx context.Context, d element.Delivery) error
+type Deliver = func(ctx context.Context, d element.Delivery) error
 
 // Fetcher reads committed records of fixed partitions from given positions. One per attempt.
 type Fetcher struct {

@@ -22,6 +22,7 @@ const (
 	DefaultSessionTimeout   = 10 * time.Second
 	DefaultRebalanceTimeout = 60 * time.Second
 	maxHeartbeat            = 3 * time.Second
+	closeGrace              = 2 * time.Second // for a join or sync in flight when the Group is closed
 )
 
 // GroupConfig says which group to join and as whom.
@@ -58,6 +59,7 @@ type Group struct {
 
 	leaving   context.Context // ended first of all by Leave and Close, so that no callback waits for a checkpoint
 	leave     context.CancelFunc
+	abandon   context.CancelFunc // ends the client's context, and with it a join that waits for other members
 	closeOnce sync.Once
 	polled    chan struct{} // closed when the poll loop has ended
 }
@@ -82,7 +84,10 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 		log: cfg.Logger.With("group", cfg.Group, "instance", cfg.InstanceID),
 	}
 	g.leaving, g.leave = context.WithCancel(context.Background())
+	whole, abandon := context.WithCancel(context.Background())
+	g.abandon = abandon
 	cl, err := kafka.NewClient(cfg.Kafka,
+		kgo.WithContext(whole),
 		kgo.ConsumerGroup(cfg.Group),
 		kgo.InstanceID(cfg.InstanceID),
 		kgo.ConsumeTopics(cfg.Topics...),
@@ -102,6 +107,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 	)
 	if err != nil {
 		g.leave()
+		abandon()
 		return nil, fmt.Errorf("client of group %s: %w", cfg.Group, err)
 	}
 	g.cl = cl
@@ -128,23 +134,24 @@ func (g *Group) Fence(epoch uint64) (Fence, error) {
 	return Fence{Group: g.cfg.Group, Member: member, Generation: generation, InstanceID: g.cfg.InstanceID}, nil
 }
 
-// Leave gives up the static membership, so that the others get the partitions at once instead of after the session
-// timeout. Close must follow.
+// Leave closes the Group and gives the static membership up, so that the others get the partitions at once instead of
+// after the session timeout. ctx bounds the request to the group; closing takes about 2 s at most.
 func (g *Group) Leave(ctx context.Context) error {
-	g.leave()
-	// First the client stops: it would join again when it learns that its member is gone. For a static member this
-	// alone sends nothing.
-	if err := g.cl.LeaveGroupContext(ctx); err != nil && !leftAlready(err) {
-		return kafka.Classify(err, "stop the membership in group %s", g.cfg.Group)
+	// The client goes first: it would join again when it learns that its member is gone. It cannot do the leaving
+	// itself, since kgo keeps static memberships when it closes.
+	g.Close()
+	cl, err := kafka.NewClient(g.cfg.Kafka)
+	if err != nil {
+		return err
 	}
-	left, err := kadm.NewClient(g.cl).LeaveGroup(ctx, kadm.LeaveGroup(g.cfg.Group).InstanceIDs(g.cfg.InstanceID).Reason("instance is shut down"))
+	defer cl.Close()
+	left, err := kadm.NewClient(cl).LeaveGroup(ctx, kadm.LeaveGroup(g.cfg.Group).InstanceIDs(g.cfg.InstanceID).Reason("instance is shut down"))
 	if err == nil {
 		err = left.Error()
 	}
 	if err != nil && !leftAlready(err) {
 		return kafka.Classify(err, "leave group %s as instance %s", g.cfg.Group, g.cfg.InstanceID)
 	}
-	g.own.lost()
 	g.log.Info("left the group")
 	return nil
 }
@@ -154,12 +161,16 @@ func leftAlready(err error) bool {
 	return errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.GroupIDNotFound)
 }
 
-// Close ends the client and waits for its goroutines. The static membership stays until the session times out, so
+// Close ends the client and waits for its goroutines, which takes about 2 s at most: the client would wait for a join
+// in flight, and a join may wait for the other members as long as RebalanceTimeout, so it is cut off then. The static membership stays until the session times out, so
 // that a process that starts again within it gets its partitions back without a rebalance.
 func (g *Group) Close() {
 	g.closeOnce.Do(func() {
 		g.leave()
+		cut := time.AfterFunc(closeGrace, g.abandon)
 		g.cl.Close()
+		cut.Stop()
+		g.abandon()
 		<-g.polled
 		g.own.lost()
 	})

@@ -222,6 +222,27 @@ func instanceOf(kreq kmsg.Request) string {
 	return *id
 }
 
+func TestCloseDoesNotWaitForOtherMembers(t *testing.T) {
+	c, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	joining := make(chan struct{}, 1)
+	release := make(chan struct{})
+	defer close(release)
+	c.ControlKey(int16(kmsg.JoinGroup), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		select {
+		case joining <- struct{}{}:
+		default:
+		}
+		c.SleepControl(func() { <-release }) // as while another member is slow to give partitions up
+		return nil, nil, false
+	})
+	g := join(t, cfg, "i1")
+	<-joining
+	start := time.Now()
+	g.Close()
+	require.Less(t, time.Since(start), closeGrace+2*time.Second)
+}
+
 func TestSecondProcessOfOneInstanceFencesTheFirst(t *testing.T) {
 	_, cfg := cluster(t, kfake.SeedTopics(4, "in"), kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	a := join(t, cfg, "i1", quick)
