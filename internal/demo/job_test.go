@@ -21,6 +21,9 @@ import (
 // transactions, its state rebuilt from its own committed output), or is not, by the variable's value.
 const jobEnv = "MILLWEIR_TEST_JOB"
 
+// demoEnv makes the test binary a demo on that directory, whose job never gives output: to be killed.
+const demoEnv = "MILLWEIR_TEST_DEMO_DIR"
+
 func TestMain(m *testing.M) {
 	if how := os.Getenv(jobEnv); how != "" {
 		if err := runJob(how); err != nil {
@@ -28,6 +31,14 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if dir := os.Getenv(demoEnv); dir != "" {
+		var out buffer
+		cfg := testConfig("silent", &out)
+		cfg.Dir, cfg.Stall = dir, time.Minute
+		_, err := Run(context.Background(), cfg)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
@@ -55,6 +66,7 @@ func runJob(how string) error {
 		fmt.Fprintln(os.Stderr, "processor: topic orders does not exist")
 		os.Exit(13)
 	case "silent":
+		fmt.Fprintln(os.Stderr, "pid", os.Getpid())
 		<-ctx.Done()
 		return nil
 	}
