@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,21 +94,21 @@ func text(check func(string) string, field func(*Service) *string) reader {
 
 func texts(check func(string) string, field func(*Service) *[]string) reader {
 	return func(n *yamlx.Node, s *Service) ([]string, bool) {
-		list, ok := n.Texts()
-		if !ok {
-			return nil, false
-		}
-		seen := map[string]bool{}
-		for _, v := range list {
-			mistake := check(v)
-			if mistake == "" && seen[v] {
-				mistake = "is named twice"
+		elements, ok := n.Elements()
+		var list []string
+		for _, e := range elements {
+			v, good := e.Text()
+			if good {
+				mistake := check(v)
+				if mistake == "" && slices.Contains(list, v) {
+					mistake = "is named twice"
+				}
+				if mistake != "" {
+					e.Errorf("%s %s", e.Shown(), mistake)
+					good = false
+				}
 			}
-			if mistake != "" {
-				n.Errorf("%s %s", n.Shown(), mistake)
-				ok = false
-			}
-			seen[v] = true
+			list, ok = append(list, v), ok && good
 		}
 		if ok {
 			*field(s) = list

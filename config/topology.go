@@ -11,14 +11,7 @@ import (
 
 // buildTopology has package pipeline make the plan, and keeps the sections for Print.
 func buildTopology(s *Service, root *yamlx.Node, path string, ps *Problems) {
-	for _, key := range []string{"sources", "sinks"} {
-		if root.At(key) == nil {
-			ps.Add(root.Pos(), key, "is required")
-		}
-	}
-	s.Plan = pipeline.Build(s.Application, pipeline.Sections{
-		Sources: root.At("sources"), Steps: root.At("steps"), Sinks: root.At("sinks"),
-	}, filepath.Dir(path), ps)
+	s.Plan = pipeline.Build(s.Application, root, filepath.Dir(path), ps)
 	for _, key := range topologyKeys {
 		if n := root.At(key); n != nil {
 			s.topology = append(s.topology, keyNode(key), shown(n))

@@ -10,23 +10,24 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// Sections are the top-level keys of a service file that describe the topology. A nil one is absent.
-type Sections struct {
-	Sources, Steps, Sinks *yamlx.Node
-}
-
 // maxNodes bounds the sources, steps and sinks of one file.
 const maxNodes = 1000
 
-// Build makes the plan of the topology in a service file. Schema files are relative to baseDir. Mistakes are noted in
-// ps, all of them in one pass; the plan is nil when there are some.
-func Build(application string, in Sections, baseDir string, ps *yamlx.Problems) *topology.Plan {
-	b := &builder{baseDir: baseDir, application: application, ps: ps, before: ps.Len(), streams: map[string]*stream{}}
-	b.readSources(in.Sources)
-	b.readSteps(in.Steps)
-	b.readSinks(in.Sinks)
-	if len(b.sources)+len(b.steps)+len(b.sinks) > maxNodes {
-		in.Sources.Errorf("more than %d sources, steps and sinks", maxNodes)
+// Build makes the plan of the topology in a service file, whose root is given: its sections sources, steps and sinks.
+// Schema files are relative to baseDir. Mistakes are noted in ps, all of them in one pass; the plan is nil when ps holds
+// any, also from before.
+func Build(application string, root *yamlx.Node, baseDir string, ps *yamlx.Problems) *topology.Plan {
+	b := &builder{baseDir: baseDir, application: application, ps: ps, root: root, streams: map[string]*stream{}}
+	for _, key := range []string{"sources", "sinks"} {
+		if root.At(key) == nil {
+			ps.Add(root.Pos(), key, "is required")
+		}
+	}
+	b.readSources(root.At("sources"))
+	b.readSteps(root.At("steps"))
+	b.readSinks(root.At("sinks"))
+	if n := len(b.sources) + len(b.steps) + len(b.sinks); n > maxNodes {
+		root.Errorf("%d sources, steps and sinks; at most %d are possible", n, maxNodes)
 		return nil
 	}
 	b.resolve()
@@ -39,7 +40,7 @@ func Build(application string, in Sections, baseDir string, ps *yamlx.Problems) 
 type builder struct {
 	baseDir, application string
 	ps                   *yamlx.Problems
-	before               int // problems that were there already
+	root                 *yamlx.Node
 
 	streams map[string]*stream // sources and steps by name
 	sources []*stream
@@ -267,7 +268,7 @@ func (b *builder) plan() *topology.Plan {
 	for _, s := range b.sinks {
 		b.buildSink(s)
 	}
-	if b.ps.Len() > b.before {
+	if b.ps.Len() > 0 {
 		return nil
 	}
 	plan, err := t.Plan()
@@ -279,7 +280,7 @@ func (b *builder) plan() *topology.Plan {
 		}
 		return nil
 	case err != nil:
-		b.sources[0].at.Errorf("%v", err)
+		b.root.Errorf("%v", err)
 		return nil
 	}
 	return plan
@@ -295,7 +296,7 @@ func (b *builder) place(p topology.Problem) *yamlx.Node {
 	if s := b.streams[p.Name]; s != nil {
 		return s.at
 	}
-	return b.sources[0].at
+	return b.root
 }
 
 // inOrder gives the steps that hang from a source, parents before children, otherwise as in the file.

@@ -28,7 +28,7 @@ func buildText(text string) (*topology.Plan, *yamlx.Problems) {
 	if root == nil {
 		return nil, ps
 	}
-	return Build("app", Sections{root.At("sources"), root.At("steps"), root.At("sinks")}, "testdata", ps), ps
+	return Build("app", root, "testdata", ps), ps
 }
 
 func mustBuild(t testing.TB, text string) *topology.Plan {
@@ -326,7 +326,7 @@ func TestLimitsOfAFile(t *testing.T) {
 		fmt.Fprintf(&b, "  s%d: {from: in, topic: t%d, key: string, value: json}\n", i, i)
 	}
 	_, ps := buildText(b.String())
-	require.ErrorContains(t, ps.Err(), "more than 1000 sources, steps and sinks")
+	require.ErrorContains(t, ps.Err(), "1001 sources, steps and sinks; at most 1000 are possible")
 	b.Reset()
 	b.WriteString("sources: {in: {topic: in, key: string, value: json}}\nsinks: {o: {from: t, topic: o, key: string, value: json}}\nsteps:\n  t:\n    from: in\n    aggregate:\n")
 	for i := range maxFields + 1 {

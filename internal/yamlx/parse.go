@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -84,7 +85,7 @@ func Parse(file string, data []byte, env Lookup, ps *Problems) *Node {
 	}
 	doc, err := document(data)
 	if err != nil {
-		pos, msg := syntaxError(file, err)
+		pos, msg := syntaxError(file, data, err)
 		ps.Add(pos, "", "%s", msg)
 		return nil
 	}
@@ -148,15 +149,32 @@ func document(data []byte) (doc *yaml.Node, err error) {
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?s:(.*))$`)
 
-func syntaxError(file string, err error) (Pos, string) {
+// parserMessages begin the messages for which the YAML package counts lines from 0; all others count from 1.
+var parserMessages = []string{
+	"did not find expected ',' or", "did not find expected key", "did not find expected '-' indicator",
+	"did not find expected node content", "did not find expected <", "found undefined tag handle", "found duplicate %",
+}
+
+// syntaxError gives the place and the message of what the YAML package says. The line is that where the unfinished
+// part begins; there is no column.
+func syntaxError(file string, data []byte, err error) (Pos, string) {
 	pos, msg := Pos{File: file, Line: 1, Column: 1}, err.Error()
-	if m := yamlLine.FindStringSubmatch(msg); m != nil {
-		msg = m[2]
-		if line, err := strconv.Atoi(m[1]); err == nil {
-			pos.Line = line
+	m := yamlLine.FindStringSubmatch(msg)
+	if m == nil {
+		return pos, msg
+	}
+	msg = strings.TrimSpace(m[2])
+	line, err := strconv.Atoi(m[1])
+	if err == nil {
+		pos.Line = line
+		if slices.ContainsFunc(parserMessages, func(p string) bool { return strings.HasPrefix(msg, p) }) {
+			pos.Line++
 		}
 	}
-	return pos, strings.TrimSpace(msg)
+	if strings.HasPrefix(msg, parserMessages[0]) && bytes.Contains(data, []byte("${")) {
+		msg += "; inside of {} and [] a ${VAR} needs quotes"
+	}
+	return pos, msg
 }
 
 // builder turns YAML nodes into trees, checking what holds for every place.

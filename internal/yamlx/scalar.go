@@ -80,31 +80,33 @@ func (n *Node) Enum(allowed ...string) (string, bool) {
 	return "", false
 }
 
-// Texts reads a list, or one text with commas between its elements. No element is empty.
-func (n *Node) Texts() ([]string, bool) {
+// Elements gives the elements of a list, or those of one text with commas between them. There is at least one, and none
+// is empty; each can be read and complained about on its own.
+func (n *Node) Elements() ([]*Node, bool) {
 	if n.IsList() {
-		var out []string
-		good := !n.tree.bad
-		for _, e := range n.List() {
-			s, ok := e.Text()
-			out, good = append(out, s), good && ok
-		}
-		if good && len(out) == 0 {
+		out := n.List()
+		if !n.tree.bad && len(out) == 0 {
 			n.Errorf("a value is required, found an empty list")
-			return nil, false
 		}
-		return out, good
+		return out, len(out) > 0
 	}
 	text, ok := n.Text()
 	if !ok {
 		return nil, false
 	}
-	out := strings.Split(text, ",")
-	for i, s := range out {
-		if out[i] = strings.TrimSpace(s); out[i] == "" {
+	parts := strings.Split(text, ",")
+	out := make([]*Node, len(parts))
+	for i, part := range parts {
+		t := *n.tree
+		t.text = strings.TrimSpace(part)
+		if len(parts) > 1 && !t.replaced {
+			t.raw = t.text
+		}
+		if t.text == "" {
 			n.Errorf("an element of %s is empty", n.Shown())
 			return nil, false
 		}
+		out[i] = &Node{&t, n.path, n.ps}
 	}
 	return out, true
 }

@@ -308,18 +308,41 @@ func TestReadFileNamesWhatIsWrong(t *testing.T) {
 	require.Contains(t, ps.Error(), "larger than 1 MiB")
 }
 
-func TestTexts(t *testing.T) {
-	n, ps := parse(t, "a: [x, y]\nb: x, y\nc: []\nd: 'x,,y'\ne: [x, ~]\n", env())
-	for _, key := range []string{"a", "b"} {
-		got, ok := n.At(key).Texts()
+func TestElements(t *testing.T) {
+	n, ps := parse(t, "a: [x, y]\nb: x, y\nc: []\nd: 'x,,y'\ne: ~\nf: ${F}\n", env("F", "x,y"))
+	for _, key := range []string{"a", "b", "f"} {
+		got, ok := n.At(key).Elements()
 		require.True(t, ok)
-		require.Equal(t, []string{"x", "y"}, got)
+		require.Len(t, got, 2)
+		for i, want := range []string{"x", "y"} {
+			text, ok := got[i].Text()
+			require.True(t, ok)
+			require.Equal(t, want, text)
+		}
 	}
 	require.Zero(t, ps.Len())
 	for i, key := range []string{"c", "d", "e"} {
-		_, ok := n.At(key).Texts()
+		_, ok := n.At(key).Elements()
 		require.False(t, ok)
 		require.Equal(t, i+1, ps.Len())
+	}
+	got, _ := n.At("f").Elements()
+	require.Equal(t, `"${F}"`, got[0].Shown())
+}
+
+func TestSyntaxErrorsNameTheLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: 1\nb: [x\nc: {}\n":      "f.yaml:2:1: did not find expected ',' or ']'",
+		"a: 1\nb: {x: ${V}}\n":      "f.yaml:2:1: did not find expected ',' or '}'; inside of {} and [] a ${VAR} needs quotes",
+		"a: 1\nb: c: d\n":           "f.yaml:2:1: mapping values are not allowed in this context",
+		"a: 1\nb: 'x\n":             "f.yaml:2:1: found unexpected end of stream",
+		"a: {x: ${V}}\n":            "f.yaml:1:1: did not find expected ',' or '}'; inside",
+		"a:\n  b: 1\n c: 2\nd: 3\n": "did not find expected key",
+		"a: 1\nb: *x\n":             "f.yaml:1:1: unknown anchor 'x' referenced",
+	} {
+		n, ps := parse(t, text, env("V", "1"))
+		require.Nil(t, n)
+		require.Contains(t, ps.Error(), want, text)
 	}
 }
 
