@@ -131,23 +131,24 @@ func (l *Local) Begin(task element.TaskID, at LocalVersion) bool {
 
 // Reset drops the task's copy and makes a new one from the whole state at a checkpoint. It iterates full on the calling
 // goroutine and waits for the writer whenever the pending limit is reached, until ctx ends. Until it returns the task's
-// changes must not be applied. Entries number the tables.
-func (l *Local) Reset(ctx context.Context, task element.TaskID, at LocalVersion, tables []TableInfo, full iter.Seq[Entry]) error {
+// changes must not be applied. Entries number the tables; a later entry of a key replaces an earlier one. An error that
+// full yields, or the end of ctx, leaves the task without a copy.
+func (l *Local) Reset(ctx context.Context, task element.TaskID, at LocalVersion, tables []TableInfo, full iter.Seq2[Entry, error]) error {
 	t, err := l.startReset(task, at, tables)
 	if t == nil {
 		return err
 	}
 	n := 0
-	for e := range full {
-		if n++; n&1023 == 0 {
-			if err := l.waitRoom(ctx); err != nil {
-				l.mu.Lock()
-				l.giveUp(t)
-				l.mu.Unlock()
-				return err
-			}
+	for e, err := range full {
+		if n++; err == nil && n&1023 == 0 {
+			err = l.waitRoom(ctx)
 		}
 		l.mu.Lock()
+		if err != nil {
+			l.giveUp(t)
+			l.mu.Unlock()
+			return err
+		}
 		ok := l.collect(t, e.Table, e)
 		l.mu.Unlock()
 		if !ok {
@@ -198,42 +199,35 @@ func (l *Local) Remove(task element.TaskID) {
 	l.kick()
 }
 
-// Apply collects the changes of a checkpoint whose transaction is committed: copies of them, so it must be called before
-// Store.Commit or Rollback closes the Frozens. They are given oldest first: more than one when the checkpoint subsumes
-// others. It must be called for every committed checkpoint of the task, with empty Frozens, too. It costs one store
-// access per change on the calling goroutine and never waits for the disk. A task without a copy is ignored.
-func (l *Local) Apply(task element.TaskID, name element.CheckpointName, digest [32]byte, frozen ...*Frozen) {
+// Apply collects copies of the changes that lead to a newer committed checkpoint, each key's last value; Entry.Table
+// indexes tables. Nothing may lie between the version that the copy stands at and the first of the changes. It costs one
+// store access per change on the calling goroutine and never waits for the disk. A task without a copy is ignored.
+func (l *Local) Apply(task element.TaskID, at LocalVersion, tables []TableInfo, changes iter.Seq[Entry]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.tasks[task]
 	if t == nil || t.stale || l.stats.Disabled {
 		return
 	}
-	if t.loading || name.ID <= t.at.Name.ID {
-		l.fault(task, t, fmt.Errorf("checkpoint %s applied while the copy is at %s", name, t.at.Name))
+	if t.loading || at.Name.ID <= t.at.Name.ID {
+		l.fault(task, t, fmt.Errorf("checkpoint %s applied while the copy is at %s", at.Name, t.at.Name))
 		return
 	}
-	for _, f := range frozen {
-		numbers := make([]int, len(f.Tables()))
-		for i, info := range f.Tables() {
-			n, ok := t.table(info)
-			if !ok {
-				l.fault(task, t, fmt.Errorf("state %q came with another codec", info.Name))
-				return
-			}
-			numbers[i] = n
+	numbers := make([]int, len(tables))
+	for i, info := range tables {
+		n, ok := t.table(info)
+		if !ok {
+			l.fault(task, t, fmt.Errorf("state %q came with another codec", info.Name))
+			return
 		}
-		for e := range f.Entries() {
-			if !l.collect(t, numbers[e.Table], e) {
-				return
-			}
-		}
-		if err := f.Err(); err != nil {
-			l.fault(task, t, err)
+		numbers[i] = n
+	}
+	for e := range changes {
+		if !l.collect(t, numbers[e.Table], e) {
 			return
 		}
 	}
-	t.at = LocalVersion{Name: name, Digest: digest}
+	t.at = at
 	if pending := l.pendingBytes(); pending > 2*l.cfg.MaxPendingBytes {
 		l.fault(task, t, fmt.Errorf("%d bytes of changes wait, the disk is too slow", pending))
 	} else if pending > l.cfg.MaxPendingBytes {
@@ -308,7 +302,7 @@ func (l *Local) fault(task element.TaskID, t *localTask, err error) {
 			task = id
 		}
 	}
-	l.log.Warn("the local copy of a task's state is given up; it will be built anew at the next restore",
+	l.log.Warn("the local copy of a task's state is given up; it will be built anew",
 		"task", task.String(), "error", err)
 }
 

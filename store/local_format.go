@@ -28,10 +28,16 @@ var (
 	errRecord  = errors.New("damaged record")
 )
 
-// LocalVersion says at which checkpoint a task's local copy stands. The digest is that of the checkpoint's root file.
+// LocalVersion says where a task's local copy stands: at a committed checkpoint, and at which point of the task's chain
+// of runs. The chain tells more than the checkpoint, because a checkpoint in which the task changed nothing adds no run.
 type LocalVersion struct {
 	Name   element.CheckpointName
-	Digest [32]byte
+	Digest [32]byte // of the checkpoint's root file; zero when the copy stands between two roots
+	// ChainEnd is the checkpoint up to which the runs reach that are in the copy, 0 when there are none; Run is the
+	// digest of the last of them. Ids alone are not enough: after a deliberate return to an older checkpoint they come
+	// a second time with other content.
+	ChainEnd element.CheckpointID
+	Run      [32]byte
 }
 
 // taskRecord is what the database holds about one task beside its data.
@@ -96,6 +102,8 @@ func (r *taskRecord) encode() []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(r.at.Name.ID))
 	b = binary.BigEndian.AppendUint64(b, uint64(r.at.Name.Incarnation))
 	b = append(b, r.at.Digest[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.at.ChainEnd))
+	b = append(b, r.at.Run[:]...)
 	b = binary.BigEndian.AppendUint32(b, r.number)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(r.tables)))
 	for _, t := range r.tables {
@@ -105,7 +113,7 @@ func (r *taskRecord) encode() []byte {
 }
 
 func decodeTaskRecord(b []byte) (taskRecord, error) {
-	const fixed = 1 + 8 + 8 + 32 + 4 + 2
+	const fixed = 1 + 8 + 8 + 32 + 8 + 32 + 4 + 2
 	var r taskRecord
 	b, err := unseal(b)
 	if err != nil || len(b) < fixed {
@@ -115,8 +123,10 @@ func decodeTaskRecord(b []byte) (taskRecord, error) {
 	r.at.Name.ID = element.CheckpointID(binary.BigEndian.Uint64(b[1:]))
 	r.at.Name.Incarnation = element.Incarnation(binary.BigEndian.Uint64(b[9:]))
 	copy(r.at.Digest[:], b[17:])
-	r.number = binary.BigEndian.Uint32(b[49:])
-	n := int(binary.BigEndian.Uint16(b[53:]))
+	r.at.ChainEnd = element.CheckpointID(binary.BigEndian.Uint64(b[49:]))
+	copy(r.at.Run[:], b[57:])
+	r.number = binary.BigEndian.Uint32(b[89:])
+	n := int(binary.BigEndian.Uint16(b[93:]))
 	b = b[fixed:]
 	for range n {
 		var t TableInfo

@@ -280,20 +280,27 @@ func (l *Local) Iterate(task element.TaskID, fn func(table TableInfo, key, value
 	})
 }
 
-// Close writes what is pending, within CloseTimeout, and closes the database. When the time is over the copy is left
-// as it is: the tasks that were being written will be built anew.
+// Close writes what is pending, within CloseTimeout, and closes the database.
 func (l *Local) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CloseTimeout)
+	defer cancel()
+	return l.CloseWithin(ctx)
+}
+
+// CloseWithin writes what is pending until ctx ends, and closes the database. When the time is over the copy is left as
+// it is: the tasks that were being written will be built anew.
+func (l *Local) CloseWithin(ctx context.Context) error {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
-	l.kick()
-	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CloseTimeout)
-	defer cancel()
 	var err error
-	select {
-	case <-l.done:
-	case <-ctx.Done():
-		err = fmt.Errorf("local copy of the state in %s: not written within %s", l.dir, l.cfg.CloseTimeout)
+	if ctx.Err() == nil { // else the writer must not begin
+		l.kick()
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			err = fmt.Errorf("local copy of the state in %s: not written in time", l.dir)
+		}
 	}
 	l.stop()
 	<-l.done // at most one slice of a flush and the closing of the database

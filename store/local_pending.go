@@ -50,14 +50,19 @@ func (p *pendingChanges) freeze() func(yield func(Entry) bool) {
 	f := p.store.Freeze(1)
 	return func(yield func(Entry) bool) {
 		for e := range f.Sorted() {
-			if e.Value[0] == pendingDeleted {
-				e.Value, e.Deleted = nil, true
-			} else {
-				e.Value = e.Value[1:]
-			}
-			if !yield(e) {
+			if !yield(pendingEntry(e)) {
 				return
 			}
 		}
 	}
+}
+
+// pendingEntry takes the leading byte off again.
+func pendingEntry(e Entry) Entry {
+	if e.Value[0] == pendingDeleted {
+		e.Value, e.Deleted = nil, true
+	} else {
+		e.Value = e.Value[1:]
+	}
+	return e
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,7 +22,19 @@ import (
 var ordersTask = element.TaskID{Source: "orders", Partition: 3}
 
 func version(id int) LocalVersion {
-	return LocalVersion{Name: element.CheckpointName{ID: element.CheckpointID(id), Incarnation: 7}, Digest: [32]byte{byte(id)}}
+	return LocalVersion{Name: element.CheckpointName{ID: element.CheckpointID(id), Incarnation: 7}, Digest: [32]byte{byte(id)},
+		ChainEnd: element.CheckpointID(id), Run: [32]byte{1, byte(id)}}
+}
+
+// whole makes the argument of Reset of a state that can be read without an error.
+func whole(entries iter.Seq[Entry]) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for e := range entries {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
 }
 
 // lockedBuffer collects log lines from several goroutines.
@@ -86,7 +99,7 @@ func (f *localFixture) begin() bool {
 	if f.local.Begin(ordersTask, version(f.last)) {
 		return true
 	}
-	require.NoError(f.t, f.local.Reset(f.t.Context(), ordersTask, version(f.last), f.store.Tables(), f.store.Entries()))
+	require.NoError(f.t, f.local.Reset(f.t.Context(), ordersTask, version(f.last), f.store.Tables(), whole(f.store.Entries())))
 	return false
 }
 
@@ -94,7 +107,7 @@ func (f *localFixture) checkpoint() {
 	f.last++
 	v := version(f.last)
 	frozen := f.store.Freeze(v.Name.ID)
-	f.local.Apply(ordersTask, v.Name, v.Digest, frozen)
+	f.local.Apply(ordersTask, v, frozen.Tables(), frozen.Entries())
 	f.store.Commit(v.Name.ID)
 }
 
@@ -350,12 +363,12 @@ func TestLocalResetThatStopsHalfwayIsNotUsed(t *testing.T) {
 	f.cfg.MaxPendingBytes = 1 << 10
 	f.open()
 	ctx, cancel := context.WithCancel(t.Context())
-	full := func(yield func(Entry) bool) {
+	full := func(yield func(Entry, error) bool) {
 		for i := range 1 << 20 {
 			if i == 5000 {
 				cancel()
 			}
-			if !yield(Entry{Key: fmt.Append(nil, i), Value: []byte("v")}) {
+			if !yield(Entry{Key: fmt.Append(nil, i), Value: []byte("v")}, nil) {
 				return
 			}
 		}
@@ -387,7 +400,7 @@ func TestLocalErrorDisablesItWithOneLine(t *testing.T) {
 		f.checkpoint()
 	}
 	require.False(t, f.local.Begin(ordersTask, version(f.last)))
-	require.NoError(t, f.local.Reset(t.Context(), ordersTask, version(f.last), f.store.Tables(), f.store.Entries()))
+	require.NoError(t, f.local.Reset(t.Context(), ordersTask, version(f.last), f.store.Tables(), whole(f.store.Entries())))
 	require.Error(t, f.local.Flush(t.Context()))
 	require.Equal(t, 1, strings.Count(f.log.String(), "DISABLED"))
 	st := f.local.Stats()
@@ -452,7 +465,7 @@ func TestLocalIgnoresWhatItCannotFollow(t *testing.T) {
 	f.count.Put([]byte("k"), []byte("2"))
 	v := version(1)
 	frozen := f.store.Freeze(2)
-	f.local.Apply(ordersTask, v.Name, v.Digest, frozen)
+	f.local.Apply(ordersTask, v, frozen.Tables(), frozen.Entries())
 	f.store.Commit(2)
 	_, ok := f.local.Version(ordersTask)
 	require.False(t, ok)
@@ -475,7 +488,15 @@ func TestLocalAppliesASubsumedCheckpointWithTheNext(t *testing.T) {
 	f.count.Put([]byte("a"), []byte("2"))
 	two := f.store.Freeze(2)
 	v := version(2)
-	f.local.Apply(ordersTask, v.Name, v.Digest, one, two)
+	f.local.Apply(ordersTask, v, two.Tables(), func(yield func(Entry) bool) {
+		for _, f := range []*Frozen{one, two} {
+			for e := range f.Entries() {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	})
 	f.store.Commit(2)
 	f.flush()
 	f.requireEqual()

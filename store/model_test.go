@@ -85,154 +85,171 @@ func checkFrozen(t require.TestingT, m modelFrozen) {
 	require.NoError(t, m.f.Err())
 }
 
+// program runs the same random operations on the store and on the model.
+type program struct {
+	s      *Store
+	tables []*Table
+	m      *model
+	next   element.CheckpointID
+}
+
+var (
+	anyKey = rapid.OneOf(
+		rapid.SliceOfN(rapid.Byte(), 0, 2),
+		rapid.Map(rapid.IntRange(0, 40), func(i int) []byte { return fmt.Appendf(nil, "customer-%08d", i) }),
+		rapid.Map(rapid.IntRange(0, 3), func(i int) []byte { return bytes.Repeat([]byte{'k'}, 1000+i) }),
+	)
+	anySize = rapid.OneOf(rapid.IntRange(0, 24), rapid.IntRange(0, 300),
+		rapid.SampledFrom([]int{8, 8, 8, 8, 16383, 16384, 16385, 20000, 70000}))
+	anyValue = rapid.Custom(func(t *rapid.T) []byte {
+		b, c := make([]byte, anySize.Draw(t, "size")), rapid.Byte().Draw(t, "fill")
+		for i := range b {
+			b[i] = c + byte(i)
+		}
+		return b
+	})
+)
+
 // TestStoreFollowsTheModel runs random programs on the store and on plain maps.
 func TestStoreFollowsTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := New(Config{})
-		var tables []*Table
-		m := &model{committed: map[string]string{}, active: map[string]*string{}}
-		next := element.CheckpointID(1)
-
-		register := func() {
-			tb, err := s.Table(fmt.Sprint("t", len(tables)), "bytes")
-			require.NoError(t, err)
-			tables = append(tables, tb)
-		}
-		register()
-		key := rapid.OneOf(
-			rapid.SliceOfN(rapid.Byte(), 0, 2),
-			rapid.Map(rapid.IntRange(0, 40), func(i int) []byte { return fmt.Appendf(nil, "customer-%08d", i) }),
-			rapid.Map(rapid.IntRange(0, 3), func(i int) []byte { return bytes.Repeat([]byte{'k'}, 1000+i) }),
-		)
-		size := rapid.OneOf(rapid.IntRange(0, 24), rapid.IntRange(0, 300), rapid.SampledFrom([]int{8, 8, 8, 8, 16383, 16384, 16385, 20000, 70000}))
-		fill := func(label string) []byte {
-			b := make([]byte, size.Draw(t, label))
-			if c := rapid.Byte().Draw(t, "fill"); len(b) > 0 {
-				for i := range b {
-					b[i] = c + byte(i)
-				}
-			}
-			return b
-		}
-		pick := func() (int, *Table) {
-			i := rapid.IntRange(0, len(tables)-1).Draw(t, "table")
-			return i, tables[i]
-		}
-		defer func() { audit(t, s) }()
+		p := &program{s: New(Config{}), next: 1,
+			m: &model{committed: map[string]string{}, active: map[string]*string{}}}
+		p.register(t)
 		t.Repeat(map[string]func(*rapid.T){
-			"table": func(t *rapid.T) {
-				if len(tables) < 3 {
-					register()
-				}
-			},
-			"put": func(t *rapid.T) {
-				for range rapid.IntRange(1, 20).Draw(t, "n") {
-					i, tb := pick()
-					k, v := key.Draw(t, "key"), fill("size")
-					tb.Put(k, v)
-					str := string(v)
-					m.active[modelKey(i, k)] = &str
-				}
-			},
-			"upsert": func(t *rapid.T) {
-				for range rapid.IntRange(1, 20).Draw(t, "n") {
-					i, tb := pick()
-					k, n := key.Draw(t, "key"), size.Draw(t, "size")
-					old, had := m.current()[modelKey(i, k)]
-					b, existed := tb.Upsert(k, n)
-					require.Len(t, b, n)
-					require.Equal(t, had && len(old) == n, existed)
-					if existed {
-						require.Equal(t, old, string(b))
-					} else {
-						require.Equal(t, make([]byte, n), b)
-					}
-					if n > 0 {
-						b[0]++
-						b[n-1] ^= 0x55
-					}
-					str := string(b)
-					m.active[modelKey(i, k)] = &str
-				}
-			},
-			"delete": func(t *rapid.T) {
-				for range rapid.IntRange(1, 20).Draw(t, "n") {
-					i, tb := pick()
-					k := key.Draw(t, "key")
-					tb.Delete(k)
-					if _, had := m.current()[modelKey(i, k)]; had {
-						m.active[modelKey(i, k)] = nil
-					}
-				}
-			},
-			"get": func(t *rapid.T) {
-				i, tb := pick()
-				k := key.Draw(t, "key")
-				want, had := m.current()[modelKey(i, k)]
-				got, ok := tb.Get(k)
-				require.Equal(t, had, ok)
-				require.Equal(t, want, string(got))
-			},
-			"freeze": func(t *rapid.T) {
-				if len(m.frozen) >= 4 {
-					return
-				}
-				require.Equal(t, !noopsOnly(m), s.DirtyLen() > 0)
-				f := s.Freeze(next)
-				require.Equal(t, next, f.ID())
-				m.frozen = append(m.frozen, modelFrozen{id: next, changes: m.active, before: m.view(), f: f})
-				m.active = map[string]*string{}
-				next += element.CheckpointID(rapid.IntRange(1, 3).Draw(t, "step"))
-			},
-			"commit": func(t *rapid.T) {
-				id := next - element.CheckpointID(rapid.IntRange(0, min(6, int(next))).Draw(t, "back"))
-				s.Commit(id)
-				for len(m.frozen) > 0 && m.frozen[0].id <= id {
-					apply(m.committed, m.frozen[0].changes)
-					m.frozen = m.frozen[1:]
-				}
-			},
-			"rollback": func(t *rapid.T) {
-				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
-					return
-				}
-				s.Rollback()
-				m.frozen, m.active = nil, map[string]*string{}
-				require.Zero(t, s.UncommittedBytes())
-				require.Zero(t, s.DirtyLen())
-			},
-			"load": func(t *rapid.T) {
-				i, _ := pick()
-				k := key.Draw(t, "key")
-				if len(m.frozen) > 0 || len(m.active) > 0 {
-					return
-				}
-				if rapid.Bool().Draw(t, "delete") {
-					require.NoError(t, s.LoadDelete(fmt.Sprint("t", i), k))
-					delete(m.committed, modelKey(i, k))
-					return
-				}
-				v := fill("size")
-				require.NoError(t, s.Load(fmt.Sprint("t", i), k, v))
-				m.committed[modelKey(i, k)] = string(v)
-			},
-			"": func(t *rapid.T) {
-				want := m.current()
-				require.Equal(t, len(want), s.Len())
-				got := map[string]string{}
-				s.All(func(table int, k, v []byte) bool {
-					got[modelKey(table, k)] = string(v)
-					return true
-				})
-				require.Equal(t, want, got)
-				for _, f := range m.frozen {
-					checkFrozen(t, f)
-				}
-				require.NoError(t, s.Err())
-				checkUncommitted(t, s, m)
-			},
+			"table":    p.register,
+			"put":      p.several(p.put),
+			"upsert":   p.several(p.upsert),
+			"delete":   p.several(p.delete),
+			"get":      p.several(p.get),
+			"freeze":   p.freeze,
+			"commit":   p.commit,
+			"rollback": p.rollback,
+			"load":     p.several(p.load),
+			"":         p.check,
 		})
+		audit(t, p.s)
 	})
+}
+
+func (p *program) register(t *rapid.T) {
+	if len(p.tables) >= 3 {
+		return
+	}
+	tb, err := p.s.Table(fmt.Sprint("t", len(p.tables)), "bytes")
+	require.NoError(t, err)
+	p.tables = append(p.tables, tb)
+}
+
+// several repeats an operation with another table and key each time.
+func (p *program) several(op func(t *rapid.T, table int, key []byte)) func(*rapid.T) {
+	return func(t *rapid.T) {
+		for range rapid.IntRange(1, 20).Draw(t, "n") {
+			op(t, rapid.IntRange(0, len(p.tables)-1).Draw(t, "table"), anyKey.Draw(t, "key"))
+		}
+	}
+}
+
+func (p *program) put(t *rapid.T, table int, key []byte) {
+	v := anyValue.Draw(t, "value")
+	p.tables[table].Put(key, v)
+	str := string(v)
+	p.m.active[modelKey(table, key)] = &str
+}
+
+func (p *program) upsert(t *rapid.T, table int, key []byte) {
+	n := anySize.Draw(t, "size")
+	old, had := p.m.current()[modelKey(table, key)]
+	b, existed := p.tables[table].Upsert(key, n)
+	require.Len(t, b, n)
+	require.Equal(t, had && len(old) == n, existed)
+	if existed {
+		require.Equal(t, old, string(b))
+	} else {
+		require.Equal(t, make([]byte, n), b)
+	}
+	if n > 0 {
+		b[0]++
+		b[n-1] ^= 0x55
+	}
+	str := string(b)
+	p.m.active[modelKey(table, key)] = &str
+}
+
+func (p *program) delete(t *rapid.T, table int, key []byte) {
+	p.tables[table].Delete(key)
+	if _, had := p.m.current()[modelKey(table, key)]; had {
+		p.m.active[modelKey(table, key)] = nil
+	}
+}
+
+func (p *program) get(t *rapid.T, table int, key []byte) {
+	want, had := p.m.current()[modelKey(table, key)]
+	got, ok := p.tables[table].Get(key)
+	require.Equal(t, had, ok)
+	require.Equal(t, want, string(got))
+}
+
+func (p *program) freeze(t *rapid.T) {
+	if len(p.m.frozen) >= 4 {
+		return
+	}
+	require.Equal(t, !noopsOnly(p.m), p.s.DirtyLen() > 0)
+	f := p.s.Freeze(p.next)
+	require.Equal(t, p.next, f.ID())
+	p.m.frozen = append(p.m.frozen, modelFrozen{id: p.next, changes: p.m.active, before: p.m.view(), f: f})
+	p.m.active = map[string]*string{}
+	p.next += element.CheckpointID(rapid.IntRange(1, 3).Draw(t, "step"))
+}
+
+func (p *program) commit(t *rapid.T) {
+	id := p.next - element.CheckpointID(rapid.IntRange(0, min(6, int(p.next))).Draw(t, "back"))
+	p.s.Commit(id)
+	for len(p.m.frozen) > 0 && p.m.frozen[0].id <= id {
+		apply(p.m.committed, p.m.frozen[0].changes)
+		p.m.frozen = p.m.frozen[1:]
+	}
+}
+
+func (p *program) rollback(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
+		return
+	}
+	p.s.Rollback()
+	p.m.frozen, p.m.active = nil, map[string]*string{}
+	require.Zero(t, p.s.UncommittedBytes())
+	require.Zero(t, p.s.DirtyLen())
+}
+
+func (p *program) load(t *rapid.T, table int, key []byte) {
+	if len(p.m.frozen) > 0 || len(p.m.active) > 0 {
+		return
+	}
+	name := fmt.Sprint("t", table)
+	if rapid.Bool().Draw(t, "delete") {
+		require.NoError(t, p.s.LoadDelete(name, key))
+		delete(p.m.committed, modelKey(table, key))
+		return
+	}
+	v := anyValue.Draw(t, "value")
+	require.NoError(t, p.s.Load(name, key, v))
+	p.m.committed[modelKey(table, key)] = string(v)
+}
+
+func (p *program) check(t *rapid.T) {
+	want := p.m.current()
+	require.Equal(t, len(want), p.s.Len())
+	got := map[string]string{}
+	p.s.All(func(table int, k, v []byte) bool {
+		got[modelKey(table, k)] = string(v)
+		return true
+	})
+	require.Equal(t, want, got)
+	for _, f := range p.m.frozen {
+		checkFrozen(t, f)
+	}
+	require.NoError(t, p.s.Err())
+	checkUncommitted(t, p.s, p.m)
 }
 
 // noopsOnly reports that the active changes are all insertions that were taken back, which a freeze leaves out.

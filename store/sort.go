@@ -13,9 +13,12 @@ type sortKey struct {
 	at     uint32
 }
 
+// radixFrom is the number of keys from which the radix sort is faster than comparing.
+const radixFrom = 128
+
 // keySorter keeps its scratch space from table to table.
 type keySorter struct {
-	keys []sortKey
+	keys, spare []sortKey
 }
 
 // sort gives the changes of the list that are to be persisted, in the order of their key bytes. The result is valid until
@@ -28,14 +31,60 @@ func (s *keySorter) sort(c chunks, l *changeList) []sortKey {
 			s.keys = append(s.keys, sortKey{prefix: prefixAt(c.key(ch.entry, ch.keyLen), skip), at: i})
 		}
 	}
-	slices.SortFunc(s.keys, func(a, b sortKey) int {
-		if a.prefix != b.prefix {
-			return cmp.Compare(a.prefix, b.prefix)
-		}
+	byKey := func(a, b sortKey) int {
 		x, y := l.at(a.at), l.at(b.at)
 		return bytes.Compare(c.key(x.entry, x.keyLen), c.key(y.entry, y.keyLen))
-	})
+	}
+	if len(s.keys) < radixFrom {
+		slices.SortFunc(s.keys, func(a, b sortKey) int {
+			if a.prefix != b.prefix {
+				return cmp.Compare(a.prefix, b.prefix)
+			}
+			return byKey(a, b)
+		})
+		return s.keys
+	}
+	s.radix()
+	for from := 0; from < len(s.keys); { // equal prefixes decide nothing
+		to := from + 1
+		for to < len(s.keys) && s.keys[to].prefix == s.keys[from].prefix {
+			to++
+		}
+		if to-from > 1 {
+			slices.SortFunc(s.keys[from:to], byKey)
+		}
+		from = to
+	}
 	return s.keys
+}
+
+// radix sorts by prefix, one byte at a time from the lowest; bytes that are the same in all prefixes are left out.
+func (s *keySorter) radix() {
+	var counts [8][256]uint32
+	var differ uint64
+	for i := range s.keys {
+		p := s.keys[i].prefix
+		differ |= p ^ s.keys[0].prefix
+		for b := range counts {
+			counts[b][byte(p>>(8*b))]++
+		}
+	}
+	s.spare = slices.Grow(s.spare[:0], len(s.keys))[:len(s.keys)]
+	for b := range counts {
+		if byte(differ>>(8*b)) == 0 {
+			continue
+		}
+		at, sum := &counts[b], uint32(0)
+		for v, n := range at {
+			at[v], sum = sum, sum+n
+		}
+		for _, k := range s.keys {
+			v := byte(k.prefix >> (8 * b))
+			s.spare[at[v]] = k
+			at[v]++
+		}
+		s.keys, s.spare = s.spare, s.keys
+	}
 }
 
 // prefixAt gives the 8 bytes from skip on, big endian, a shorter rest filled up with zeros. Keys whose prefixes differ
