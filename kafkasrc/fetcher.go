@@ -21,6 +21,9 @@ const (
 	DefaultFetchMaxPartitionBytes = 2 << 20
 	DefaultMaxPollRecords         = 10_000
 	DefaultFetchMaxWait           = 500 * time.Millisecond
+
+	minPartitionBytes = 64 << 10
+	largestBatch      = 1 << 20 // a broker's default message.max.bytes, about
 )
 
 // ErrFetcherClosed is what Run returns when Close ended it.
@@ -33,7 +36,8 @@ type FetcherConfig struct {
 	// before the first fetch.
 	Positions []element.Position
 	// MaxBytes bounds one answer of one broker, MaxPartitionBytes one partition in it; a single batch that is larger
-	// is still fetched. One answer per broker is held ahead of what is delivered. 0 means 16 MiB and 2 MiB.
+	// is still fetched. One answer per broker is held ahead of what is delivered. 0 means 16 MiB, and 2 MiB or the
+	// partition's share of MaxBytes, whichever is less.
 	MaxBytes, MaxPartitionBytes int32
 	// MaxPollRecords bounds the records taken over at once; 0 means 10,000.
 	MaxPollRecords int
@@ -41,6 +45,20 @@ type FetcherConfig struct {
 	MaxWait time.Duration
 	// Logger may be nil: slog.Default().
 	Logger *slog.Logger
+}
+
+// share divides what one answer may hold among the partitions, so that all of them fit: a partition that comes last is
+// then never left out of an answer that others have filled, and an answer is bounded by its partitions, never cut by
+// its total. (The embedded broker loses the list of aborted transactions when the total cuts an answer, and aborted
+// records would be read as committed ones.)
+func (c *FetcherConfig) share() {
+	n := int32(max(1, len(c.Positions)))
+	if c.MaxBytes <= 0 {
+		c.MaxBytes = max(DefaultFetchMaxBytes, n*minPartitionBytes+largestBatch)
+	}
+	if c.MaxPartitionBytes <= 0 {
+		c.MaxPartitionBytes = min(DefaultFetchMaxPartitionBytes, max(minPartitionBytes, (c.MaxBytes-largestBatch)/n))
+	}
 }
 
 // Deliver takes one delivery over. It may block; while it does, nothing more is taken from the client, which holds at
@@ -64,12 +82,7 @@ type Fetcher struct {
 
 // NewFetcher builds the client; it does not connect. The error is that of a wrong configuration.
 func NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
-	if cfg.MaxBytes <= 0 {
-		cfg.MaxBytes = DefaultFetchMaxBytes
-	}
-	if cfg.MaxPartitionBytes <= 0 {
-		cfg.MaxPartitionBytes = DefaultFetchMaxPartitionBytes
-	}
+	cfg.share()
 	if cfg.MaxPollRecords <= 0 {
 		cfg.MaxPollRecords = DefaultMaxPollRecords
 	}

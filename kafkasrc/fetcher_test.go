@@ -353,3 +353,12 @@ func TestConvertAllocatesOncePerDelivery(t *testing.T) {
 	require.Empty(t, d.Records)
 	require.EqualValues(t, 200, d.Next)
 }
+
+func TestAnAnswerIsSharedAmongThePartitions(t *testing.T) {
+	for n, want := range map[int]int32{1: 2 << 20, 4: 2 << 20, 64: 15 << 20 / 64, 1000: 64 << 10} {
+		cfg := FetcherConfig{Positions: make([]element.Position, n)}
+		cfg.share()
+		require.Equal(t, want, cfg.MaxPartitionBytes, "%d partitions", n)
+		require.LessOrEqual(t, int64(n)*int64(cfg.MaxPartitionBytes), int64(cfg.MaxBytes), "%d partitions fit into an answer", n)
+	}
+}
