@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millweir/millweir/config"
+	"github.com/millweir/millweir/internal/embedded"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/sabotage"
+	"github.com/millweir/millweir/processor"
+	"github.com/millweir/millweir/topology"
+)
+
+func init() { register(newRun); register(newDemoJob) }
+
+// gcPercent is the garbage collector's setting unless GOGC says otherwise: the live heap of a processor is its state,
+// in a few large pieces, and most of what is allocated beside it lives for one batch.
+const gcPercent = 400
+
+// runFlags are the flags of run and of what runs like it.
+type runFlags struct {
+	set          []string
+	logLevel     string
+	logFormat    string
+	embedded     bool
+	embeddedPort int
+	sabotage     string
+}
+
+func (f *runFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringArrayVar(&f.set, "set", nil, "path=value of a setting, over file and environment; may be repeated")
+	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.BoolVar(&f.embedded, "embedded", false, "run a small broker inside this process instead of using kafka.brokers; its data lies in <data-dir>/broker")
+	fs.IntVar(&f.embeddedPort, "embedded-port", 9092, "port of the embedded broker on 127.0.0.1; 0 takes a free one")
+}
+
+func newRun() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run FILE.yaml",
+		Short: "Run a topology until SIGTERM",
+		Long: `Run a topology. It processes until SIGINT or SIGTERM, then takes a last checkpoint and ends with exit code 0.
+
+Settings come from the file, then from MILLWEIR_… variables, then from --set; docs/settings.md lists them.`,
+		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run orders.yaml --set checkpointing.interval=100ms",
+		Args:    exactArgs("FILE.yaml"),
+	}
+	f.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return runFile(cmd, args[0], f) }
+	return cmd
+}
+
+// newDemoJob is run with a planted fault. Only the demo uses it.
+func newDemoJob() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{Use: "demo-job FILE.yaml", Short: "run with a planted fault", Hidden: true, Args: exactArgs("FILE.yaml")}
+	f.add(cmd)
+	cmd.Flags().StringVar(&f.sabotage, "sabotage", "", "the fault: "+sabotage.Names())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return runFile(cmd, args[0], f) }
+	return cmd
+}
+
+func runFile(cmd *cobra.Command, file string, f runFlags) error {
+	log, err := newLogger(cmd.ErrOrStderr(), f.logLevel, f.logFormat)
+	if err != nil {
+		return err
+	}
+	decorate, err := sabotage.Decorate(f.sabotage)
+	if err != nil {
+		return fault.Stopf(fault.Usage, "%w", err)
+	}
+	svc, err := load(cmd, file, f.set)
+	if err != nil {
+		return err
+	}
+	cfg := svc.Processor()
+	cfg.Logger, cfg.Decorate = log, decorate
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if !f.embedded {
+		return processor.Run(cmd.Context(), svc.Plan, cfg)
+	}
+	return runEmbedded(cmd.Context(), svc, cfg, f.embeddedPort, log)
+}
+
+// runEmbedded runs the service on a broker of its own. The broker outlives the service: its last checkpoint needs it.
+func runEmbedded(ctx context.Context, svc *config.Service, cfg processor.Config, port int, log *slog.Logger) error {
+	b, err := embedded.Start(ctx, embedded.Config{Port: port, DataDir: filepath.Join(cfg.DataDir, "broker"), Topics: topicsOf(svc.Plan), Logger: log})
+	if err != nil {
+		return err
+	}
+	log.Info("embedded broker", "address", b.Addr(), "data", filepath.Join(cfg.DataDir, "broker"))
+	cfg.Brokers = []string{b.Addr()}
+	return errors.Join(processor.Run(ctx, svc.Plan, cfg), b.Close())
+}
+
+func topicsOf(p *topology.Plan) []embedded.Topic {
+	var topics []embedded.Topic
+	for _, s := range p.Sources {
+		topics = append(topics, embedded.Topic{Name: s.Topic, Partitions: embedded.DefaultPartitions})
+	}
+	seen := map[string]bool{}
+	for _, s := range p.Sinks {
+		if !seen[s.Topic] {
+			topics = append(topics, embedded.Topic{Name: s.Topic, Partitions: embedded.DefaultPartitions})
+		}
+		seen[s.Topic] = true
+	}
+	return topics
+}
+
+// load reads a service file; its mistakes go to stderr, one per line, and the error sums them up.
+func load(cmd *cobra.Command, file string, set []string) (*config.Service, error) {
+	svc, problems := config.Load(file, set, os.Environ())
+	all := problems.All()
+	for _, p := range all {
+		fmt.Fprintln(cmd.ErrOrStderr(), p)
+	}
+	if err := problems.Err(); err != nil {
+		return nil, fault.Stopf(fault.BadFile, "%s: %d mistake%s, nothing was started", file, problems.Len(), plural(problems.Len()))
+	}
+	return svc, nil
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "s"
+}
+
+func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fault.Stopf(fault.Usage, "--log-level %q: debug, info, warn or error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fault.Stopf(fault.Usage, "--log-format %q: text or json", format)
+}
