@@ -208,6 +208,9 @@ func (r *Repository) judgeFiles(inv *inventory, plan *cleanPlan, needed map[stri
 
 func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanReport, error) {
 	rep := plan.report
+	r.mu.Lock()
+	clear(r.files) // others may delete too: look again
+	r.mu.Unlock()
 	for _, f := range plan.doomed {
 		if err := r.st.Delete(ctx, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return rep, err

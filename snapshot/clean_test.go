@@ -61,6 +61,24 @@ func TestCleanKeepsTheNewestCommitted(t *testing.T) {
 	for id := 1; id <= 6; id++ {
 		require.NotContains(t, files, "shop/i-0/chk-"+nameOf(id, 1).String()+".data")
 	}
+	// A checkpoint in progress: its pack is there, its root is not yet.
+	d := delta(taskA, counts, int(root.Tasks[0].ChainEnd()), 10, change{"totals/acc|a": val("10")})
+	packs, err := r.Persist(ctx, nameOf(10, 1), []TaskDelta{d})
+	require.NoError(t, err)
+	_, err = r.Clean(ctx, []RootRef{*prev})
+	require.NoError(t, err)
+	root.Name, root.Predecessor = nameOf(10, 1), prev
+	root.Tasks[0].Runs = append(root.Tasks[0].Runs, packs[0])
+	_, err = r.WriteRoot(ctx, root)
+	require.NoError(t, err)
+	_, err = r.Verify(ctx, root.Tasks[0])
+	require.NoError(t, err)
+	// A root that would name a file which is gone is not written.
+	require.NoError(t, r.st.Delete(ctx, full.File))
+	root.Name = nameOf(11, 1)
+	_, err = openRepo(t, m, "i-0").WriteRoot(ctx, root)
+	require.True(t, requireCorrupt(err, full.File), "%v", err)
+
 	require.Contains(t, files, "shop/README.txt")
 	require.Contains(t, files, "shop/i-0/notes.data")
 	require.Contains(t, files, "shop/i-0/chk-1-1.root")
@@ -228,6 +246,14 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 				chain[id] = root.Task(id).Runs
 			}
 		}
+		clean := func(r *Repository) {
+			var keep []RootRef
+			for _, ref := range handle {
+				keep = append(keep, ref)
+			}
+			_, err := r.Clean(ctx, keep)
+			require.NoError(rt, err)
+		}
 		step := func(rt *rapid.T) {
 			inst := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "instance")
 			r := repos[inst]
@@ -244,12 +270,7 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 					}
 				}
 			case 2, 3:
-				var keep []RootRef
-				for _, ref := range handle {
-					keep = append(keep, ref)
-				}
-				_, err := r.Clean(ctx, keep)
-				require.NoError(rt, err)
+				clean(r)
 			case 4:
 				for _, id := range tasks {
 					if owner[id] == inst && len(chain[id]) > 1 {
@@ -267,7 +288,13 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 					if owner[id] != inst {
 						continue
 					}
-					changes[id] = drawChange(rt, counts)
+					changes[id] = change{}
+					for range rapid.IntRange(0, 4).Draw(rt, "entries") {
+						k := "totals/acc|" + rapid.StringMatching(`[a-c]`).Draw(rt, "key")
+						if changes[id][k] = nil; rapid.Bool().Draw(rt, "put") {
+							changes[id][k] = val(fmt.Sprint(next))
+						}
+					}
 					e := TaskEntry{Task: id, States: counts, Positions: []element.Position{position(id.Partition, int64(next))}, Runs: slices.Clone(chain[id])}
 					refs, err := r.Persist(ctx, nameOf(next, next*10+int(id.Partition)), []TaskDelta{delta(id, counts, int(e.ChainEnd()), next, changes[id])})
 					require.NoError(rt, err)
@@ -275,6 +302,9 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 						e.Runs = append(e.Runs, refs[0])
 					}
 					root.Tasks = append(root.Tasks, e)
+				}
+				if rapid.IntRange(0, 3).Draw(rt, "clean") == 0 {
+					clean(r)
 				}
 				ref, err := r.WriteRoot(ctx, root)
 				require.NoError(rt, err)

@@ -36,6 +36,13 @@ func FuzzHandle(f *testing.F) {
 			f.Add(raw[:len(raw)-4])
 		}
 	}
+	for i := range 12 {
+		s, err := rapid.Custom(drawHandle).Example(i).Encode()
+		require.NoError(f, err)
+		raw, err := handleText.DecodeString(s[len(handleHead):])
+		require.NoError(f, err)
+		f.Add(raw[:len(raw)-4])
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		forged := handleHead + handleText.EncodeToString(appendCRCForTest(bytes.Clone(b)))
 		for _, s := range []string{string(b), forged} {
@@ -59,6 +66,10 @@ func FuzzRoot(f *testing.F) {
 			f.Add(b)
 			f.Add(b[len(rootMagic)+1 : len(b)-4])
 		}
+	}
+	for i := range 12 {
+		b := encodeRoot(rapid.Custom(drawRoot).Example(i))
+		f.Add(b[len(rootMagic)+1 : len(b)-4])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		forged := seal(append([]byte(rootMagic+"\x01"), b...))
@@ -85,6 +96,14 @@ func FuzzRun(f *testing.F) {
 		if k := parseFilePath(name).kind; k == packFile || k == fullFile {
 			f.Add(b)
 		}
+	}
+	for _, ch := range []change{{}, {"totals/acc|": val("")}, {"totals/acc|a": nil, "last/seen|a": val("1")}, {"last/seen|aaa": val("1"), "last/seen|aab": val("2"), "last/seen|b": nil}} {
+		var buf bytes.Buffer
+		d := delta(taskA, counts, 0, 1, ch)
+		if _, err := writeDelta(newRunWriter(&buf), nameOf(1, 1), &d); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(buf.Bytes())
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, in := range [][]byte{b, repairRun(bytes.Clone(b))} {

@@ -46,6 +46,7 @@ func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, ent
 		return RunRef{}, fmt.Errorf("merge %s: task %s: %w", name, entry.Task, err)
 	}
 	ref.File, ref.FileSize = path, info.Length
+	r.know(ref)
 	return ref, nil
 }
 

@@ -58,6 +58,7 @@ func (r *Repository) Persist(ctx context.Context, name element.CheckpointName, d
 	for i := range refs {
 		if deltas[i].Len > 0 {
 			refs[i].File, refs[i].FileSize = path, info.Length
+			r.know(refs[i])
 		}
 	}
 	return refs, nil

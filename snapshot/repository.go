@@ -40,8 +40,9 @@ type Repository struct {
 	log     *slog.Logger
 
 	mu     sync.Mutex
-	merged map[string]bool // full runs written here that no committed root names yet
-	parsed map[RootRef]*Root
+	merged map[string]bool   // full runs written here that no committed root names yet
+	parsed map[RootRef]*Root // roots that Clean read the last time
+	files  map[string]int64  // sizes of files known to be durable
 }
 
 // OpenRepository opens the checkpoint directory, creates or reads its store id and removes what interrupted writes
@@ -64,7 +65,7 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	}
 	r := &Repository{
 		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
-		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]bool{}, parsed: map[RootRef]*Root{},
+		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]bool{}, parsed: map[RootRef]*Root{}, files: map[string]int64{},
 	}
 	if r.log == nil {
 		r.log = slog.Default()
@@ -119,7 +120,7 @@ func (r *Repository) Close() error { return r.st.Close() }
 
 // WriteRoot writes the root metadata. When it returns nil the root, and all that it names and that Persist or Merge
 // wrote, are durable. Application, Instance and StoreID are set when empty and must match when not. Tasks may come in
-// any order.
+// any order. A run whose file is not there with its size gives a CorruptError, and no root.
 func (r *Repository) WriteRoot(ctx context.Context, root *Root) (RootRef, error) {
 	c := root.sorted()
 	for _, f := range []struct {
@@ -136,6 +137,9 @@ func (r *Repository) WriteRoot(ctx context.Context, root *Root) (RootRef, error)
 	if err := c.validate(); err != nil {
 		return RootRef{}, fmt.Errorf("root %s: %w", root.Name, err)
 	}
+	if err := r.checkFiles(ctx, c); err != nil {
+		return RootRef{}, err
+	}
 	b := encodeRoot(c)
 	if len(b) > maxRootSize {
 		return RootRef{}, fmt.Errorf("root %s: %d bytes, at most %d are allowed", root.Name, len(b), maxRootSize)
@@ -145,6 +149,40 @@ func (r *Repository) WriteRoot(ctx context.Context, root *Root) (RootRef, error)
 		return RootRef{}, err
 	}
 	return ref, nil
+}
+
+// maxKnownFiles bounds the memory of files that need no second look.
+const maxKnownFiles = 1 << 16
+
+// checkFiles makes sure that every file which a root names exists: a root must never be the first to find out. Files
+// that were written or looked at before are not looked at again.
+func (r *Repository) checkFiles(ctx context.Context, root *Root) error {
+	for i := range root.Tasks {
+		for _, ref := range root.Tasks[i].Runs {
+			r.mu.Lock()
+			size, known := r.files[ref.File]
+			r.mu.Unlock()
+			if known && size == ref.FileSize {
+				continue
+			}
+			o, err := r.openRun(ctx, ref)
+			if err != nil {
+				return r.readError(parseFilePath(ref.File).name.String(), ref.File, "run", err)
+			}
+			o.Close()
+			r.know(ref)
+		}
+	}
+	return nil
+}
+
+func (r *Repository) know(ref RunRef) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.files) >= maxKnownFiles {
+		clear(r.files)
+	}
+	r.files[ref.File] = ref.FileSize
 }
 
 func writeBytes(b []byte) func(io.Writer) error {

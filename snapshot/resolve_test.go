@@ -98,7 +98,9 @@ func TestResolveRefusals(t *testing.T) {
 	}{
 		{"plain consumer in the group", ReasonForeignOffset, fault.HandleMismatch, []string{"offset 700 of orders/1 in group shop", "was not written by a checkpoint"}, func(in *ResolveInput) { facts(in).Metadata = "" }},
 		{"another program's metadata", ReasonForeignOffset, fault.HandleMismatch, []string{"not a millweir handle"}, func(in *ResolveInput) { facts(in).Metadata = "AgAAAYk" }},
-		{"damaged handle", ReasonDamagedHandle, fault.HandleMismatch, []string{"checksum"}, func(in *ResolveInput) { facts(in).Metadata = strings.Replace(facts(in).Metadata, "mw1:Ag", "mw1:AA", 1) }},
+		{"damaged handle", ReasonDamagedHandle, fault.HandleMismatch, []string{"checksum"}, func(in *ResolveInput) {
+			facts(in).Metadata = strings.Replace(facts(in).Metadata, "mw1:Ag", "mw1:AA", 1)
+		}},
 		{"newer handle", ReasonNewerHandle, fault.HandleMismatch, []string{"newer version"}, func(in *ResolveInput) { facts(in).Metadata = "mw2:abc" }},
 		{"reset tool kept the metadata", ReasonOffsetMoved, fault.HandleMismatch, []string{"offset 650", "stands at 700"}, func(in *ResolveInput) { facts(in).Offset = 650 }},
 		{"handle of another partition", ReasonOffsetMoved, fault.HandleMismatch, []string{"partition 0"}, func(in *ResolveInput) { facts(in).Metadata = in.Tasks[0].Inputs[0].Metadata }},
