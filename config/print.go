@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -74,13 +75,19 @@ func keyNode(key string) *yaml.Node {
 	return n
 }
 
-// textNode shows a text so that reading gives the same text back: no variable in it, quoted unless it is a plain word.
+// textNode shows a text so that reading gives the same text back: no variable in it, and in quotes unless it is a word
+// or a figure that every YAML reader takes as it stands.
 func textNode(text string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Value: strings.ReplaceAll(text, "${", "$${")}
-	for i := range len(text) {
-		if c := text[i]; !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || i > 0 && c == '-') {
-			n.Style = yaml.DoubleQuotedStyle
-		}
+	if !plainWord.MatchString(text) || otherWord.MatchString(text) {
+		n.Style = yaml.DoubleQuotedStyle
 	}
 	return n
 }
+
+var (
+	plainWord = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9-]*|0|[1-9][0-9]*|([0-9]+[a-z]+)+)$`)
+	// otherWord are the words that some YAML reader takes for a boolean or for nothing, but for true and false, which
+	// are meant so where they stand.
+	otherWord = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|null|[0-9]+e[0-9]+)$|^0[xob]`)
+)
