@@ -175,9 +175,14 @@ func (b *Broker) up(ctx context.Context, nodes []*node) error {
 	return awaitMembers(ctx, b.Addr, b.running())
 }
 
-// Stop ends nodes in order (SIGTERM) and waits for them; no number means all.
+// Stop asks nodes to end (SIGTERM), all at once, and waits for them; no number means all. Those that have not ended after
+// 30 s, as the last ones of a cluster without a quorum may, are killed, which is an error.
 func (b *Broker) Stop(nodes ...int) error {
-	return b.each(nodes, func(n *node) error { return n.stop(stopTimeout) })
+	if err := b.each(nodes, func(n *node) error { n.term(); return nil }); err != nil {
+		return err
+	}
+	end := time.Now().Add(stopTimeout)
+	return b.each(nodes, func(n *node) error { return n.stop(time.Until(end)) })
 }
 
 // Kill ends nodes at once (SIGKILL) and waits for them; no number means all.

@@ -141,13 +141,20 @@ func (n *node) pid() int {
 	return proc.Pid
 }
 
+// term asks the JVM to end.
+func (n *node) term() {
+	if proc, _ := n.process(); proc != nil {
+		_ = proc.Signal(syscall.SIGTERM) // an error means that it has ended already
+	}
+}
+
 // stop asks the JVM to end, and kills it when it has not after bound.
 func (n *node) stop(bound time.Duration) error {
 	proc, done := n.process()
 	if proc == nil {
 		return nil
 	}
-	_ = proc.Signal(syscall.SIGTERM) // an error means that it has ended already
+	n.term()
 	select {
 	case <-done:
 		_ = os.Remove(n.pidPath())

@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -210,10 +211,24 @@ func TestProbeWaitsForALateTopicAndItsID(t *testing.T) {
 	require.Equal(t, 4, asked)
 }
 
-func TestProbeWithWrongPasswordIsDenied(t *testing.T) {
-	_, cfg := cluster(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "p"))
+func TestProbeWithoutAndWithAWrongPassword(t *testing.T) {
+	c, cfg := cluster(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "p"))
 	_, err := Probe(within(t, 5*time.Second), cfg, Need{})
 	requireStop(t, err, fault.Unreachable, "SASL")
+	cfg.Extra = []kgo.Opt{kgo.SASL(plain.Auth{User: "u", Pass: "p"}.AsMechanism())}
+	_, err = Probe(within(t, 5*time.Second), cfg, Need{})
+	require.NoError(t, err)
+	// kfake closes the connection where a broker gives this answer first.
+	c.ControlKey(int16(kmsg.SASLAuthenticate), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := kreq.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+		resp.ErrorCode, resp.ErrorMessage = kerr.SaslAuthenticationFailed.Code, kmsg.StringPtr("wrong user or password")
+		return resp, nil, true
+	})
+	start := time.Now()
+	_, err = Probe(within(t, 10*time.Second), cfg, Need{})
+	requireStop(t, err, fault.Denied, "refuses access")
+	require.Less(t, time.Since(start), 5*time.Second, "it does not wait for the bound")
 }
 
 func TestEnsureTopicCreatesOnceAndLeavesWhatIsThere(t *testing.T) {

@@ -30,20 +30,20 @@ const (
 )
 
 // StableOffsets reads the committed offsets of exactly these partitions once no open transaction can still change
-// them: while the broker says UNSTABLE_OFFSET_COMMIT it asks again, after 20 ms rising to 250 ms, until ctx ends. The
-// result has every asked partition.
+// them: while the broker says UNSTABLE_OFFSET_COMMIT it asks again, after 20 ms rising to 250 ms, until ctx ends. Errors
+// that may pass are borne for 30 s in a row. The result has every asked partition.
 func StableOffsets(ctx context.Context, cl *kgo.Client, group string, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
 	out := make(map[element.TopicPartition]Committed, len(tps))
-	wait, todo := stableFirst, tps
+	wait, todo, answered := stableFirst, tps, time.Now()
 	for len(todo) > 0 {
 		unstable, err := fetchStable(ctx, cl, group, todo, out)
 		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil, fmt.Errorf("read the offsets of group %s: %w", group, err)
-		case err != nil && !IsRetriable(err):
-			return nil, Classify(err, "read the offsets of group %s", group)
 		case err == nil:
-			todo = unstable
+			todo, answered = unstable, time.Now()
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("read the offsets of group %s: %w", group, err)
+		case !IsRetriable(err), time.Since(answered) > requestRetryTime:
+			return nil, Classify(err, "read the offsets of group %s", group)
 		}
 		if len(todo) == 0 {
 			break

@@ -75,17 +75,21 @@ func Probe(ctx context.Context, cfg Config, need Need) (*Cluster, error) {
 func reach(ctx context.Context, cl *kgo.Client, cfg Config, dials *dialWatch) (kadm.Metadata, error) {
 	bounded, cancel := context.WithTimeout(ctx, cfg.reach())
 	defer cancel()
+	dials.whenDenied(cancel) // kgo takes a refused login for a connection that may be better next time
 	adm := kadm.NewClient(cl)
 	for {
 		meta, err := adm.BrokerMetadata(bounded)
+		if last := dials.lastError(); err != nil && IsDenied(last) {
+			err = last
+		}
 		var eof *kgo.ErrFirstReadEOF
 		switch {
 		case err == nil:
 			return meta, nil
-		case ctx.Err() != nil:
-			return meta, fmt.Errorf("reach Kafka at %s: %w", strings.Join(cfg.Brokers, ", "), ctx.Err())
 		case IsDenied(err):
 			return meta, Classify(err, "connect to Kafka at %s", strings.Join(cfg.Brokers, ", "))
+		case ctx.Err() != nil:
+			return meta, fmt.Errorf("reach Kafka at %s: %w", strings.Join(cfg.Brokers, ", "), ctx.Err())
 		case errors.As(err, &eof):
 			return meta, fault.Stopf(fault.Unreachable, "the server at %s closed the connection at the first request: is it Kafka, and are TLS and SASL as the listener wants them? (%w)", strings.Join(cfg.Brokers, ", "), err)
 		}
@@ -183,8 +187,16 @@ func cmpErr(a, b error) error {
 
 // dialWatch keeps the last error of opening a connection: a request that ran into its deadline does not tell it.
 type dialWatch struct {
-	mu   sync.Mutex
-	last error
+	mu     sync.Mutex
+	last   error
+	denied func()
+}
+
+// whenDenied has fn called when a broker refuses the login.
+func (w *dialWatch) whenDenied(fn func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.denied = fn
 }
 
 // OnBrokerConnect implements kgo.HookBrokerConnect.
@@ -194,7 +206,13 @@ func (w *dialWatch) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if IsDenied(w.last) {
+		return // what follows is only the end of the tries
+	}
 	w.last = err
+	if IsDenied(err) && w.denied != nil {
+		w.denied()
+	}
 }
 
 func (w *dialWatch) noteIfNone(err error) {
