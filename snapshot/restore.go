@@ -65,20 +65,27 @@ func (r *Repository) checkChain(entry TaskEntry) error {
 
 // scan streams one run. fn gets the map from the run's states to entry.States.
 func (r *Repository) scan(ctx context.Context, entry TaskEntry, ref RunRef, fn func([]int, *Entry) error) (int64, error) {
-	p := parseFilePath(ref.File)
-	fail := func(err error) error {
-		var ours applyError
-		if errors.As(err, &ours) {
-			return ours.err
-		}
-		err = r.readError(p.name.String(), ref.File, "run", err)
-		return ioFault(r.st.Location(), "read "+ref.File, err)
-	}
 	o, err := r.openRun(ctx, ref)
 	if err != nil {
-		return 0, fail(err)
+		return 0, r.scanError(ref, err)
 	}
 	defer o.Close()
+	return r.scanObject(ctx, entry, ref, o, fn)
+}
+
+// scanError names the run in an error of reading it.
+func (r *Repository) scanError(ref RunRef, err error) error {
+	var ours applyError
+	if errors.As(err, &ours) {
+		return ours.err
+	}
+	err = r.readError(parseFilePath(ref.File).name.String(), ref.File, "run", err)
+	return ioFault(r.st.Location(), "read "+ref.File, err)
+}
+
+// scanObject streams a run whose file is open.
+func (r *Repository) scanObject(ctx context.Context, entry TaskEntry, ref RunRef, o Object, fn func([]int, *Entry) error) (int64, error) {
+	p := parseFilePath(ref.File)
 	src := readBuffers.Get().(*bufio.Reader)
 	src.Reset(&ctxReader{ctx, io.NewSectionReader(o, ref.Offset, ref.Length)})
 	defer func() {
@@ -87,17 +94,17 @@ func (r *Repository) scan(ctx context.Context, entry TaskEntry, ref RunRef, fn f
 	}()
 	rr, err := newRunReader(src, ref)
 	if err != nil {
-		return 0, fail(err)
+		return 0, r.scanError(ref, err)
 	}
 	if err := checkIdentity(rr.head, entry, p); err != nil {
-		return 0, fail(err)
+		return 0, r.scanError(ref, err)
 	}
 	states, err := mapStates(rr.head.States, entry, p)
 	if err != nil {
 		return 0, err
 	}
 	if err := rr.each(func(e *Entry) error { return fn(states, e) }); err != nil {
-		return 0, fail(err)
+		return 0, r.scanError(ref, err)
 	}
 	return rr.foot.tombstones, nil
 }

@@ -47,11 +47,13 @@ func chainEnd(runs []RunRef) element.CheckpointID {
 }
 
 // CheckChain verifies that runs form an unbroken chain (invariant I3).
-func CheckChain(runs []RunRef) error {
-	var at element.CheckpointID
+func CheckChain(runs []RunRef) error { return checkChainAfter(runs, 0) }
+
+// checkChainAfter verifies that runs lead on from a checkpoint without a break.
+func checkChainAfter(runs []RunRef, at element.CheckpointID) error {
 	for i, r := range runs {
 		switch {
-		case r.Full && i > 0:
+		case r.Full && (i > 0 || at > 0):
 			return formatf("run %d of %d (%s) is a full run, only the first may be", i+1, len(runs), r.File)
 		case r.Full && r.From != 0:
 			return formatf("full run %s starts at checkpoint %d instead of 0", r.File, r.From)
