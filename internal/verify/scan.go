@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	readers        = 4       // partitions read at once
-	fetchBytes     = 4 << 20 // of one answer
-	fetchWait      = 500     // ms; data below the end is there, so this only paces a wait for a lagging replica
+	readers        = 4        // partitions read at once
+	fetchBytes     = 4 << 20  // of one answer; the partition's limit
+	answerBytes    = 64 << 20 // the whole answer's limit: never the one that cuts, see fetch
+	fetchWait      = 500      // ms; data below the end is there, so this only paces a wait for a lagging replica
 	batchItems     = 2048
 	maxRetryDelay  = time.Second
 	defaultStalled = 30 * time.Second
@@ -227,7 +228,9 @@ func (s *scanner) send(ctx context.Context, recs []*kgo.Record, sp span, dec dec
 	return nil
 }
 
-// fetch asks the leader once for the records from an offset on.
+// fetch asks the leader once for the records from an offset on. Of the two limits the partition's must be the one that
+// cuts the answer: kfake leaves out the list of aborted transactions when the other one does, and aborted records then
+// pass for committed ones.
 func (s *scanner) fetch(ctx context.Context, partition int32, offset int64) (*kmsg.FetchResponseTopicPartition, error) {
 	p := kmsg.NewFetchRequestTopicPartition()
 	p.Partition, p.FetchOffset, p.PartitionMaxBytes = partition, offset, fetchBytes
@@ -235,7 +238,7 @@ func (s *scanner) fetch(ctx context.Context, partition int32, offset int64) (*km
 	t.Topic, t.TopicID = s.topic, s.id
 	t.Partitions = append(t.Partitions, p)
 	req := kmsg.NewPtrFetchRequest()
-	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = fetchWait, 1, fetchBytes, 1
+	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = fetchWait, 1, answerBytes, 1
 	req.SessionEpoch = -1
 	req.Topics = append(req.Topics, t)
 	kresp, err := s.cl.Broker(int(s.leader(partition))).RetriableRequest(ctx, req)

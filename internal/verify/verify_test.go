@@ -2,10 +2,12 @@ package verify
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,6 +158,37 @@ func TestAbortedRecordsAreIgnored(t *testing.T) {
 	aborted := producer(t, w.inName)
 	txn(t, aborted, kgo.TryAbort, w.records(w.inName, w.in[:4], false)...)
 	require.Equal(t, Verified, w.verify(t).Verdict)
+}
+
+// An answer that is full must not hide that transactions in it were aborted.
+func TestAbortedRecordsInAFullAnswerAreIgnored(t *testing.T) {
+	w := evenWorld(6, 5)
+	w.write(t)
+	cl, plain := producer(t, w.outName), producer(t, "")
+	stray := w.records(w.outName, []rec{{part: 1, key: "k1", a: 3, b: 3}}, true)
+	var more []rec
+	count, sum := int64(5), int64(0)
+	for _, r := range w.in {
+		if r.key == "k1" {
+			sum += r.a
+		}
+	}
+	rnd := rand.New(rand.NewPCG(1, 2)) // what compresses well would not fill an answer
+	for i := range 2 * fetchBytes / (64 << 10) {
+		var pad strings.Builder
+		for range 4 << 10 {
+			fmt.Fprintf(&pad, "%016x", rnd.Uint64())
+		}
+		count++
+		sum += int64(i)
+		more = append(more, rec{part: 1, key: "k1", raw: fmt.Appendf(nil, `{"orders":%d,"spent":%d,"pad":%q}`, count, sum, pad.String())})
+		in := w.records(w.inName, []rec{{part: 1, key: "k1", a: int64(i)}}, false)
+		require.NoError(t, plain.ProduceSync(within(t), in...).FirstErr())
+	}
+	txn(t, cl, kgo.TryAbort, stray...)
+	txn(t, cl, kgo.TryCommit, w.records(w.outName, more, true)...)
+	r := w.verify(t)
+	require.Equal(t, Verified, r.Verdict, r.String())
 }
 
 // The last stable offset may stand behind aborted data whose marker is above it, and an open transaction may follow.
