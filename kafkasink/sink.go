@@ -186,11 +186,10 @@ func (s *Sink) sorted() []*Writer {
 	return ws
 }
 
-// freed takes bytes off the count and wakes writers that wait for room.
-func (s *Sink) freed(n int64) {
-	s.held.Add(-n)
+// wake lets writers that wait for room look again: after held went down, and after a writer became direct.
+func (s *Sink) wake() {
 	if s.waiting.Load() == 0 {
-		return // one that starts to wait now reads held again after it has counted itself
+		return // one that starts to wait now looks after it has counted itself, and sees what was changed before
 	}
 	s.mu.Lock()
 	close(s.room)
@@ -198,20 +197,23 @@ func (s *Sink) freed(n int64) {
 	s.mu.Unlock()
 }
 
-// waitForRoom blocks while the limit is reached. The order matters: count oneself, take the channel, read the count.
-// Whoever frees bytes after that read sees the waiter and closes that channel.
-func (s *Sink) waitForRoom(ctx context.Context, task element.TaskID) error {
+// waitForRoom blocks while w holds and the limit is reached. The order matters: count oneself, take the channel, look.
+// Whoever changes something after that look sees the waiter and closes that channel.
+//
+// It must look at w as well as at the bytes. A writer whose queue was released while it slept has to go on although
+// others, that passed the next barrier already, hold up to the limit again: it is the one whose barrier they wait for.
+func (s *Sink) waitForRoom(ctx context.Context, w *Writer) error {
 	if s.held.Load() < s.cfg.HoldBackLimit {
 		return nil
 	}
-	s.noteFull(task)
+	s.noteFull(w.task)
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
 	for {
 		s.mu.Lock()
 		room := s.room
 		s.mu.Unlock()
-		if s.held.Load() < s.cfg.HoldBackLimit {
+		if s.held.Load() < s.cfg.HoldBackLimit || !w.holding() {
 			return nil
 		}
 		select {

@@ -46,7 +46,7 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	}
 	out, size := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
 	for w.holding() {
-		if err := w.sink.waitForRoom(ctx, w.task); err != nil {
+		if err := w.sink.waitForRoom(ctx, w); err != nil {
 			return err
 		}
 		if done, err := w.hold(batch{recs: out, size: size}); done {
@@ -127,13 +127,15 @@ func (w *Writer) drain(id element.CheckpointID) error {
 	for {
 		b, ok := w.next(id)
 		if !ok {
+			w.sink.wake() // this writer is direct now, or holds for the next barrier
 			return nil
 		}
 		if w.sink.over.Err() != nil {
 			return ErrDiscarded
 		}
 		err := w.sink.cfg.Transactions.ProduceBatch(w.sink.over, b.recs)
-		w.sink.freed(b.size)
+		w.sink.held.Add(-b.size)
+		w.sink.wake()
 		if err != nil {
 			if w.sink.over.Err() != nil {
 				return ErrDiscarded

@@ -155,7 +155,7 @@ func (c Config) clientOpts(id string) []kgo.Opt {
 		kgo.MaxBufferedRecords(c.MaxBufferedRecords),
 		kgo.MaxBufferedBytes(c.MaxBufferedBytes),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		// What is not delivered by then cannot be committed any more.
-		kgo.RecordDeliveryTimeout(max(time.Second, c.Timeout)),
+		// No RecordDeliveryTimeout: kgo counts it from the record's own timestamp, so old records would fail at once. Seal
+		// bounds the wait.
 	}
 }

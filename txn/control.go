@@ -27,6 +27,9 @@ func (m *Manager) seal(ctx context.Context, id element.CheckpointID) error {
 		m.setGate(nil) // nobody counts up produced from here
 		ev.Produced = c.produced.Load()
 	}
+	// Records that take longer than this belong to a transaction that the broker has aborted meanwhile.
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
 	return m.drive(ctx, ev, nil)
 }
 

@@ -41,7 +41,7 @@ func (m *Manager) sendOffsets(j *job, c *client) Event {
 	if err != nil {
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
-	codes, err := offsetCodes(resp, len(j.commit.Offsets))
+	codes, err := offsetCodes(resp, j.commit.Offsets)
 	if codes == nil {
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
@@ -110,23 +110,29 @@ func offsetsRequest(offsets []checkpoint.OffsetCommit) *kmsg.TxnOffsetCommitRequ
 }
 
 // offsetCodes collects the code of every partition. An answer that leaves one out is no answer: codes is nil. err names
-// the first partition that was not accepted.
-func offsetCodes(resp *kmsg.TxnOffsetCommitResponse, want int) (codes []int16, err error) {
-	codes = make([]int16, 0, want)
+// the first partition that was refused for good, or else the first that was not accepted.
+func offsetCodes(resp *kmsg.TxnOffsetCommitResponse, asked []checkpoint.OffsetCommit) (codes []int16, err error) {
+	codes = make([]int16, 0, len(asked))
+	named := false
 	for _, t := range resp.Topics {
 		name := t.Topic
-		if name == "" {
-			name = fmt.Sprintf("topic id %x", t.TopicID)
+		for i := range asked {
+			if name == "" && asked[i].Position.TopicID == t.TopicID {
+				name = asked[i].Position.Topic // version 6 answers with ids
+			}
 		}
 		for _, p := range t.Partitions {
 			codes = append(codes, p.ErrorCode)
-			if e := kerr.ErrorForCode(p.ErrorCode); e != nil && (err == nil || !slices.Contains(retriable, p.ErrorCode)) {
-				err = fmt.Errorf("%s/%d: %w", name, p.Partition, e)
+			if p.ErrorCode == 0 {
+				continue
+			}
+			if hard := !slices.Contains(retriable, p.ErrorCode); err == nil || (hard && !named) {
+				err, named = fmt.Errorf("%s/%d: %w", name, p.Partition, kerr.ErrorForCode(p.ErrorCode)), hard
 			}
 		}
 	}
-	if len(codes) != want {
-		return nil, fmt.Errorf("the broker answered for %d of %d partitions", len(codes), want)
+	if len(codes) != len(asked) {
+		return nil, fmt.Errorf("the broker answered for %d of %d partitions", len(codes), len(asked))
 	}
 	return codes, err
 }

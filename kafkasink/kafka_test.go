@@ -1,0 +1,216 @@
+package kafkasink
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/checkpoint/checkpointtest"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/txn"
+)
+
+// broker is an embedded broker, a group member and a manager of transactions.
+type broker struct {
+	ctx     context.Context
+	cluster *kfake.Cluster
+	cfg     kafka.Config
+	manager *txn.Manager
+	topic   element.TopicID
+}
+
+func newBroker(t *testing.T) *broker {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "in", "out", "other"))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	quiet := slog.New(slog.DiscardHandler)
+	b := &broker{ctx: ctx, cluster: c, cfg: kafka.Config{Brokers: c.ListenAddrs(), Logger: quiet}}
+	member, err := kafka.NewClient(b.cfg, kgo.ConsumerGroup("app"), kgo.ConsumeTopics("in"), kgo.DisableAutoCommit())
+	require.NoError(t, err)
+	t.Cleanup(member.Close)
+	require.Eventually(t, func() bool { m, g := member.GroupMetadata(); return m != "" && g >= 0 }, 10*time.Second, 5*time.Millisecond)
+	topics, err := kafka.DescribeTopics(ctx, member, []string{"in"})
+	require.NoError(t, err)
+	b.topic = topics["in"].ID
+	b.manager, err = txn.NewManager(txn.Config{Kafka: b.cfg, Application: "app", Instance: "i", Group: "app", Logger: quiet,
+		Fence: func(uint64) (string, int32, string, error) { m, g := member.GroupMetadata(); return m, g, "", nil }})
+	require.NoError(t, err)
+	t.Cleanup(b.manager.Close)
+	require.NoError(t, b.manager.Init(ctx))
+	return b
+}
+
+func (b *broker) sink(t *testing.T, limit int64) *Sink {
+	t.Helper()
+	s, err := New(Config{Transactions: b.manager, HoldBackLimit: limit, Logger: slog.New(slog.DiscardHandler),
+		Targets: []Target{{Name: "totals", Topic: "out", Partitions: 4}, {Name: "audit", Topic: "other", Partitions: 4}}})
+	require.NoError(t, err)
+	t.Cleanup(s.Discard)
+	return s
+}
+
+func (b *broker) commit(id element.CheckpointID) error {
+	return b.manager.Commit(b.ctx, checkpoint.Commit{Name: element.CheckpointName{ID: id}, Permit: checkpointtest.Permit(id),
+		Offsets: []checkpoint.OffsetCommit{{Position: element.Position{TopicPartition: element.TopicPartition{Topic: "in"}, TopicID: b.topic,
+			Offset: int64(id), LeaderEpoch: -1}, Metadata: "h"}}}, 1)
+}
+
+// read gives the committed records of a topic by key, each in the order of its partition.
+func (b *broker) read(t *testing.T, topic string, n int) map[string][]string {
+	t.Helper()
+	cl, err := kafka.NewClient(b.cfg, kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	require.NoError(t, err)
+	defer cl.Close()
+	out, where := map[string][]string{}, map[string]int32{}
+	for got := 0; got < n; {
+		fs := cl.PollFetches(b.ctx)
+		require.NoError(t, fs.Err())
+		fs.EachRecord(func(r *kgo.Record) {
+			got++
+			key := string(r.Key)
+			if p, seen := where[key]; seen {
+				require.Equal(t, p, r.Partition, "one key, one partition")
+			}
+			where[key] = r.Partition
+			out[key] = append(out[key], string(r.Value))
+		})
+	}
+	return out
+}
+
+// TestOrderPerKeyAcrossHoldBack runs four tasks against the embedded broker, with a small hold-back: each key is counted
+// 1…n in order, without a gap, over all transactions.
+func TestOrderPerKeyAcrossHoldBack(t *testing.T) {
+	b := newBroker(t)
+	s := b.sink(t, 4000)
+	const tasks, checkpoints, perEpoch = 4, 8, 50
+	barriers := make([]chan element.CheckpointID, tasks)
+	passed := make(chan struct{}, tasks)
+	var wg sync.WaitGroup
+	for i := range barriers {
+		barriers[i] = make(chan element.CheckpointID, 1)
+		w := s.Writer(task(int32(i)))
+		wg.Go(func() {
+			n := 0
+			for id := range barriers[i] {
+				for range perEpoch {
+					n++
+					if err := w.Write(b.ctx, 0, []element.Record{{Key: fmt.Appendf(nil, "key-%d", i), Value: fmt.Append(nil, n)}}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				w.Barrier(id)
+				passed <- struct{}{}
+				// What is written now is held back, until the release lets it out.
+				for range perEpoch {
+					n++
+					if err := w.Write(b.ctx, 0, []element.Record{{Key: fmt.Appendf(nil, "key-%d", i), Value: fmt.Append(nil, n)}}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for id := element.CheckpointID(1); id <= checkpoints; id++ {
+		for _, c := range barriers {
+			c <- id
+		}
+		for range tasks {
+			<-passed
+		}
+		require.NoError(t, s.Seal(b.ctx, id))
+		require.NoError(t, b.commit(id))
+		require.NoError(t, s.Release(id))
+	}
+	for _, c := range barriers {
+		close(c)
+	}
+	wg.Wait()
+	for i := range tasks { // the rest
+		s.Writer(task(int32(i))).Barrier(checkpoints + 1)
+	}
+	require.NoError(t, s.Seal(b.ctx, checkpoints+1))
+	require.NoError(t, b.commit(checkpoints+1))
+	got := b.read(t, "out", tasks*checkpoints*2*perEpoch)
+	require.Len(t, got, tasks)
+	for key, values := range got {
+		require.Len(t, values, checkpoints*2*perEpoch, key)
+		for i, v := range values {
+			require.Equal(t, fmt.Sprint(i+1), v, key)
+		}
+	}
+}
+
+func TestDiscardedAttemptLeavesNothing(t *testing.T) {
+	b := newBroker(t)
+	s := b.sink(t, 0)
+	w := s.Writer(task(0))
+	require.NoError(t, w.Write(b.ctx, 0, recs("lost")))
+	w.Barrier(1)
+	require.NoError(t, w.Write(b.ctx, 0, recs("held and lost")))
+	require.NoError(t, s.Seal(b.ctx, 1))
+	s.Discard()
+	require.NoError(t, b.manager.Abort(b.ctx))
+	require.NoError(t, b.manager.Init(b.ctx))
+	again := b.sink(t, 0)
+	w = again.Writer(task(0))
+	require.NoError(t, w.Write(b.ctx, 0, recs("1")))
+	require.NoError(t, w.Write(b.ctx, 1, recs("audit")))
+	w.Barrier(2)
+	require.NoError(t, again.Seal(b.ctx, 2))
+	require.NoError(t, b.commit(2))
+	require.Equal(t, map[string][]string{"k": {"1"}}, b.read(t, "out", 1))
+	require.Equal(t, map[string][]string{"k": {"audit"}}, b.read(t, "other", 1))
+}
+
+func TestRefusedRecordsSurfaceInSeal(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		value string
+		err   *kerr.Error
+		rec   fault.Recovery
+		code  fault.Code
+	}{
+		{"larger than the topic allows", "x", kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
+		{"larger than a batch", strings.Repeat("x", 2<<20), kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
+		{"no access", "x", kerr.TopicAuthorizationFailed, fault.Stop, fault.Denied},
+		{"topic gone", "x", kerr.UnknownTopicOrPartition, fault.Restart, fault.UnknownTopic},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBroker(t)
+			s := b.sink(t, 0)
+			if len(c.value) == 1 {
+				b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: c.err, Count: -1})
+			}
+			if c.err == kerr.UnknownTopicOrPartition {
+				b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "out", Err: c.err, Count: -1})
+			}
+			w := s.Writer(task(0))
+			require.NoError(t, w.Write(b.ctx, 0, recs(c.value)))
+			w.Barrier(1)
+			err := s.Seal(b.ctx, 1)
+			require.ErrorIs(t, err, c.err)
+			require.ErrorContains(t, err, "produce to out/")
+			require.Equal(t, c.rec, fault.RecoveryOf(err), "%v", err)
+			require.Equal(t, c.code, fault.CodeOf(err), "%v", err)
+		})
+	}
+}

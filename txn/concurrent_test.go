@@ -1,0 +1,177 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/kafka"
+)
+
+func checkpointID(n uint64) element.CheckpointID { return element.CheckpointID(n) }
+
+// committedPer reads both partitions, which need not agree.
+func (e *env) committedPer() map[int32]string {
+	e.t.Helper()
+	tps := []element.TopicPartition{{Topic: inTopic, Partition: 0}, {Topic: inTopic, Partition: 1}}
+	got, err := kafka.StableOffsets(e.ctx, e.admin, group, tps)
+	require.NoError(e.t, err)
+	out := map[int32]string{}
+	for tp, c := range got {
+		out[tp.Partition] = fmt.Sprint(c.Offset, " ", c.Metadata)
+	}
+	return out
+}
+
+func TestManyProducersOneTransaction(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	const tasks, batches, size = 8, 20, 25
+	for id := range uint64(3) {
+		var wg sync.WaitGroup
+		for task := range tasks {
+			wg.Go(func() {
+				for b := range batches {
+					recs := make([]kgo.Record, size)
+					for i := range recs {
+						recs[i] = kgo.Record{Topic: outTopic, Partition: int32(task % 4), Value: fmt.Appendf(nil, "%d/%d/%d/%d", id, task, b, i)}
+					}
+					if err := m.ProduceBatch(e.ctx, recs); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, e.checkpoint(m, checkpointID(id+1)))
+	}
+	require.Len(t, e.read(outTopic), 3*tasks*batches*size)
+	require.Len(t, e.ended, 3, "each begin was done once")
+	for _, s := range e.ended {
+		require.Equal(t, int64(tasks*batches*size), s.Records)
+	}
+}
+
+func TestAbortWhileProducersWaitForRoom(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager(func(c *Config) { c.MaxBufferedRecords = 10 })
+	// The broker takes its time with produce requests, so that the buffer stays full.
+	e.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		e.cluster.KeepControl()
+		e.cluster.SleepControl(func() { time.Sleep(20 * time.Millisecond) })
+		return nil, nil, false
+	})
+	var wg sync.WaitGroup
+	var aborted atomic.Int32
+	for range 4 {
+		wg.Go(func() {
+			for {
+				recs := make([]kgo.Record, 100)
+				for i := range recs {
+					recs[i] = kgo.Record{Topic: outTopic, Value: []byte("x")}
+				}
+				if err := m.ProduceBatch(e.ctx, recs); err != nil {
+					if errors.Is(err, ErrAborted) || errors.Is(err, kgo.ErrAborting) {
+						aborted.Add(1)
+					} else {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	require.NoError(t, m.Abort(e.ctx))
+	wg.Wait()
+	require.Equal(t, int32(4), aborted.Load())
+	require.NoError(t, e.checkpoint(m, 1, "after"))
+	require.Equal(t, []string{"after"}, e.read(outTopic))
+}
+
+func TestSealGivesUpWithItsContextAndAborts(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	release := make(chan struct{})
+	e.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		e.cluster.SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	e.produce(m, "slow")
+	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+	defer cancel()
+	time.AfterFunc(300*time.Millisecond, func() { close(release) })
+	require.ErrorIs(t, m.Seal(ctx, 1), context.DeadlineExceeded)
+	require.NoError(t, e.checkpoint(m, 2, "next"))
+	require.Equal(t, []string{"next"}, e.read(outTopic))
+}
+
+func TestCommitSurvivesTheEndOfItsContext(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.produce(m, "a")
+	require.NoError(t, m.Seal(e.ctx, 1))
+	ctx, cancel := context.WithCancel(e.ctx)
+	e.cluster.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cancel() // the process is being stopped while EndTxn is on the way
+		e.cluster.SleepControl(func() { time.Sleep(50 * time.Millisecond) })
+		return nil, nil, false
+	})
+	require.NoError(t, m.Commit(ctx, e.commitOf(1, 10, "h1"), 1))
+	_, h := e.committed()
+	require.Equal(t, "h1", h)
+}
+
+func TestInitTakesOverWhatAPredecessorLeftOpen(t *testing.T) {
+	e := newEnv(t)
+	dead := e.manager()
+	e.produce(dead, "lost")
+	require.NoError(t, dead.Seal(e.ctx, 1))
+	dead.Close() // a crash: nothing is aborted
+	require.ErrorIs(t, dead.Init(e.ctx), ErrClosed)
+	require.ErrorIs(t, dead.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic}}), ErrClosed)
+	dead.Close()
+	m := e.manager()
+	require.Empty(t, e.read(outTopic), "and no transaction is open")
+	require.NoError(t, e.checkpoint(m, 1, "again"))
+	require.Equal(t, []string{"again"}, e.read(outTopic))
+	inits := len(e.inits)
+	require.NoError(t, m.Init(e.ctx))
+	require.Len(t, e.inits, inits, "all slots are usable: nothing to do")
+}
+
+func TestInitFailsWithItsContext(t *testing.T) {
+	e := newEnv(t)
+	cfg := e.config()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	cfg.Kafka.Brokers = []string{addr}
+	m, err := NewManager(cfg)
+	require.NoError(t, err)
+	defer m.Close()
+	ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
+	defer cancel()
+	require.Error(t, m.Init(ctx))
+}
+
+func TestBrokenConnectionsDoNotBreakATransaction(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		return nil, errors.New("connection cut"), true
+	})
+	require.NoError(t, e.checkpoint(m, 1, "a", "b"))
+	require.ElementsMatch(t, []string{"a", "b"}, e.read(outTopic))
+}

@@ -1,0 +1,388 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+func TestOutputOffsetsAndHandleAppearTogether(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.produce(m, "a", "b", "c")
+	require.NoError(t, m.Seal(e.ctx, 1))
+	// Sealed and acknowledged, but no reader sees any of it.
+	off, _ := e.committed()
+	require.Equal(t, int64(-1), off)
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 30, "handle-1"), 1))
+	off, h := e.committed()
+	require.Equal(t, int64(30), off)
+	require.Equal(t, "handle-1", h)
+	require.ElementsMatch(t, []string{"a", "b", "c"}, e.read(outTopic))
+	require.Empty(t, e.read("app-checkpoints"), "no marker beside records")
+	require.Len(t, e.ended, 1)
+	require.Equal(t, Stats{Slot: 0, Checkpoint: 1, State: Committed, Records: 3},
+		Stats{Slot: e.ended[0].Slot, Checkpoint: e.ended[0].Checkpoint, State: e.ended[0].State, Records: e.ended[0].Records, Marker: e.ended[0].Marker})
+	require.Positive(t, e.ended[0].Flush)
+	require.Positive(t, e.ended[0].Offsets)
+	require.Positive(t, e.ended[0].End)
+}
+
+func TestMarkerWhenThereIsNoOutput(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	ends := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, Observe: true, Count: -1})
+	require.NoError(t, m.CommitInitial(e.ctx, e.commitOf(0, 5, "empty"), 1))
+	off, h := e.committed()
+	require.Equal(t, int64(5), off)
+	require.Equal(t, "empty", h)
+	require.NoError(t, e.checkpoint(m, 1))
+	off, h = e.committed()
+	require.Equal(t, int64(10), off)
+	require.Equal(t, "h1", h)
+	require.Equal(t, 2, ends.Hits(), "both were real transactions")
+	require.Equal(t, []string{`{"checkpoint":"0-0000000000000abc"}`, `{"checkpoint":"1-0000000000000abc"}`}, e.read("app-checkpoints"))
+	require.Empty(t, e.read(outTopic))
+}
+
+func TestAbortLeavesNothingAndLeaksNothing(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager(func(c *Config) { c.Slots = 1 }) // the leak would be in the same client's next transaction
+	require.NoError(t, e.checkpoint(m, 1, "one"))
+	// Offsets that reached the broker, then an abort.
+	refused := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Err: kerr.RequestTimedOut, Topic: inTopic})
+	err := e.checkpoint(m, 2, "two")
+	require.ErrorIs(t, err, kerr.RequestTimedOut)
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
+	require.Equal(t, 1, refused.Hits())
+	off, h := e.committed()
+	require.Equal(t, int64(10), off)
+	require.Equal(t, "h1", h)
+	// An abort asked for, with records and without.
+	e.produce(m, "three")
+	require.NoError(t, m.Abort(e.ctx))
+	require.NoError(t, m.Abort(e.ctx), "nothing open: nothing to do")
+	require.NoError(t, m.Seal(e.ctx, 3))
+	require.NoError(t, m.Abort(e.ctx))
+	// The next one commits its own offsets, on another partition, and only those.
+	e.produce(m, "four")
+	require.NoError(t, m.Seal(e.ctx, 4))
+	c := e.commitOf(4, 40, "h4")
+	require.NoError(t, m.Commit(e.ctx, c, 1))
+	off, _ = e.committed()
+	require.Equal(t, int64(40), off)
+	require.ElementsMatch(t, []string{"one", "four"}, e.read(outTopic))
+	require.Empty(t, e.read("app-checkpoints"))
+}
+
+func TestAbortedOffsetsStayAwayFromTheNextTransaction(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager(func(c *Config) { c.Slots = 1 })
+	require.NoError(t, e.checkpoint(m, 1))
+	// The broker takes both partitions, the answer for one is an error: everything is aborted.
+	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Partitions: []int32{1}, Err: kerr.OffsetMetadataTooLarge})
+	require.ErrorIs(t, e.checkpoint(m, 2), kerr.OffsetMetadataTooLarge)
+	only := e.commitOf(3, 30, "h3")
+	only.Offsets = only.Offsets[1:]
+	require.NoError(t, m.Seal(e.ctx, 3))
+	require.NoError(t, m.Commit(e.ctx, only, 1))
+	require.Equal(t, map[int32]string{0: "10 h1", 1: "30 h3"}, e.committedPer())
+}
+
+func TestFailedPromiseNeverCommits(t *testing.T) {
+	for _, c := range []struct {
+		err  *kerr.Error
+		rec  fault.Recovery
+		code fault.Code
+	}{
+		{kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
+		{kerr.TopicAuthorizationFailed, fault.Stop, fault.Denied},
+		{kerr.TransactionAbortable, fault.Restart, fault.Failed},
+		{kerr.InvalidProducerEpoch, fault.Rejoin, fault.Fenced},
+	} {
+		t.Run(c.err.Message, func(t *testing.T) {
+			e := newEnv(t)
+			m := e.manager()
+			e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: outTopic, Partitions: []int32{2}, Err: c.err})
+			e.produce(m, "p0", "p1", "p2", "p3")
+			err := m.Seal(e.ctx, 1)
+			require.ErrorIs(t, err, c.err)
+			require.ErrorContains(t, err, "out/2")
+			require.Equal(t, c.rec, fault.RecoveryOf(err))
+			require.Equal(t, c.code, fault.CodeOf(err))
+			require.Error(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1))
+			off, _ := e.committed()
+			require.Equal(t, int64(-1), off)
+			// A new attempt in the same process.
+			require.NoError(t, m.Init(e.ctx))
+			require.NoError(t, e.checkpoint(m, 2, "again"))
+			require.Equal(t, []string{"again"}, e.read(outTopic))
+		})
+	}
+}
+
+func TestRecordLargerThanTheBatchIsRefusedBeforeItIsSent(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.produce(m, "small", strings.Repeat("x", 2<<20))
+	err := m.Seal(e.ctx, 1)
+	require.ErrorIs(t, err, kerr.MessageTooLarge)
+	require.Equal(t, fault.BadRecord, fault.CodeOf(err))
+	require.Empty(t, e.read(outTopic))
+}
+
+func TestOldTimestampsAreDelivered(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	require.NoError(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic, Value: []byte("old"), Timestamp: time.UnixMilli(1)}}))
+	require.NoError(t, e.checkpoint(m, 1))
+	require.Equal(t, []string{"old"}, e.read(outTopic))
+}
+
+func TestProducersLearnOfAFailureBeforeTheSeal(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: outTopic, Err: kerr.MessageTooLarge})
+	e.produce(m, "a")
+	require.Eventually(t, func() bool {
+		return errors.Is(m.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic}}), kerr.MessageTooLarge)
+	}, 5*time.Second, time.Millisecond)
+	require.NoError(t, m.Abort(e.ctx))
+}
+
+func TestConcurrentTransactionsOnOffsetsIsRetried(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	busy := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: inTopic, Err: kerr.ConcurrentTransactions, Count: 3})
+	require.NoError(t, e.checkpoint(m, 1, "a"))
+	require.Equal(t, 3, busy.Hits())
+	require.Equal(t, 3, e.ended[0].Retries)
+	_, h := e.committed()
+	require.Equal(t, "h1", h)
+	// Bounded by the caller's context.
+	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: inTopic, Err: kerr.ConcurrentTransactions, Count: -1})
+	e.produce(m, "b")
+	require.NoError(t, m.Seal(e.ctx, 2))
+	ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
+	defer cancel()
+	err := m.Commit(ctx, e.commitOf(2, 20, "h2"), 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
+	require.Equal(t, []string{"a"}, e.read(outTopic))
+}
+
+func TestErrorOfEndTxnIsUnconfirmed(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		t.Run(fmt.Sprintf("applied=%v", applied), func(t *testing.T) {
+			e := newEnv(t)
+			m := e.manager(func(c *Config) { c.EndTimeout = 500 * time.Millisecond })
+			require.NoError(t, e.checkpoint(m, 1, "a"))
+			refused := e.cluster.Fault() // none
+			if applied {
+				e.cut.Store(true)
+			} else {
+				refused = e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, TopLevel: true, Err: kerr.UnknownServerError, Count: -1, When: isCommit})
+			}
+			aborts := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, Observe: true, Count: -1, When: func(r kmsg.Request) bool { return !isCommit(r) }})
+			err := e.checkpoint(m, 2, "b")
+			require.Error(t, err)
+			require.Equal(t, fault.Unconfirmed, fault.RecoveryOf(err))
+			require.NoError(t, m.Abort(e.ctx), "the engine aborts after any failure; nothing must be sent")
+			require.ErrorContains(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic}}), "slot 1 is unconfirmed")
+			require.Zero(t, aborts.Hits())
+			require.NoError(t, m.Init(e.ctx))
+			off, h := e.committed()
+			if applied {
+				require.Equal(t, "20 h2", fmt.Sprint(off, " ", h))
+				require.ElementsMatch(t, []string{"a", "b"}, e.read(outTopic))
+			} else {
+				require.Equal(t, "10 h1", fmt.Sprint(off, " ", h))
+				require.Equal(t, []string{"a"}, e.read(outTopic))
+			}
+			e.cut.Store(false)
+			refused.Remove()
+			require.NoError(t, e.checkpoint(m, 3, "c"))
+		})
+	}
+}
+
+func isCommit(r kmsg.Request) bool { e, ok := r.(*kmsg.EndTxnRequest); return ok && e.Commit }
+
+func TestFencedByASecondProcessOfTheSameName(t *testing.T) {
+	for _, when := range []string{"before produce", "before offsets"} {
+		t.Run(when, func(t *testing.T) {
+			e := newEnv(t)
+			first := e.manager()
+			if when == "before offsets" {
+				e.produce(first, "zombie")
+				require.NoError(t, first.Seal(e.ctx, 1))
+			} else {
+				// The client knows the partitions, so that it does not ask the broker before the produce.
+				require.NoError(t, e.checkpoint(first, 1, "own"))
+			}
+			second := e.manager()
+			require.NoError(t, e.checkpoint(second, 7, "successor"))
+			var err error
+			if when == "before offsets" {
+				err = first.Commit(e.ctx, e.commitOf(1, 1, "zombie"), 1)
+			} else {
+				err = e.checkpoint(first, 2, "zombie")
+			}
+			require.Error(t, err)
+			require.Equal(t, fault.Rejoin, fault.RecoveryOf(err), "%v", err)
+			require.Equal(t, fault.Fenced, fault.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, "another process")
+			off, h := e.committed()
+			require.Equal(t, "70 h7", fmt.Sprint(off, " ", h))
+			require.NotContains(t, e.read(outTopic), "zombie")
+			require.Contains(t, e.read(outTopic), "successor")
+		})
+	}
+}
+
+func TestWrongGenerationRejoins(t *testing.T) {
+	e := newEnv(t)
+	fences := map[string]func(uint64) (string, int32, string, error){
+		"old generation": func(uint64) (string, int32, string, error) {
+			m, g := e.member.GroupMetadata()
+			return m, g - 1, "", nil
+		},
+		"unknown member": func(uint64) (string, int32, string, error) {
+			_, g := e.member.GroupMetadata()
+			return "nobody", g, "", nil
+		},
+		"no member":     func(uint64) (string, int32, string, error) { return "", -1, "", nil },
+		"no generation": func(uint64) (string, int32, string, error) { return "m", -1, "", nil },
+		"epoch is over": func(uint64) (string, int32, string, error) { return "", 0, "", errors.New("ownership epoch 1 is over") },
+	}
+	for name, f := range fences {
+		t.Run(name, func(t *testing.T) {
+			sent := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Observe: true, Count: -1})
+			defer sent.Remove()
+			m := e.manager(func(c *Config) { c.Fence = f; c.Instance = strings.ReplaceAll(name, " ", "") })
+			err := e.checkpoint(m, 1, "x")
+			require.Error(t, err)
+			require.Equal(t, fault.Rejoin, fault.RecoveryOf(err), "%v", err)
+			off, _ := e.committed()
+			require.Equal(t, int64(-1), off)
+			require.Empty(t, e.read(outTopic))
+			if strings.HasPrefix(name, "no ") || name == "epoch is over" {
+				require.Zero(t, sent.Hits(), "nothing may be sent without a fence")
+			}
+		})
+	}
+}
+
+func TestFenceErrorKeepsItsClass(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager(func(c *Config) {
+		c.Fence = func(ownership uint64) (string, int32, string, error) {
+			return "", 0, "", fault.Stopf(fault.Fenced, "instance id taken in epoch %d", ownership)
+		}
+	})
+	require.NoError(t, m.Seal(e.ctx, 1))
+	err := m.Commit(e.ctx, e.commitOf(1, 1, "h"), 77)
+	require.ErrorContains(t, err, "instance id taken in epoch 77")
+	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+	require.Equal(t, fault.Fenced, fault.CodeOf(err))
+}
+
+func TestTopicIDIsSent(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	require.NoError(t, m.Seal(e.ctx, 1))
+	c := e.commitOf(1, 1, "h")
+	for i := range c.Offsets {
+		c.Offsets[i].Position.TopicID[0] ^= 0xff // a topic of the same name that was deleted and created again
+	}
+	err := m.Commit(e.ctx, c, 1)
+	require.ErrorIs(t, err, kerr.UnknownTopicID)
+	require.ErrorContains(t, err, "in/0")
+}
+
+func TestHandleLimit(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	require.NoError(t, m.Seal(e.ctx, 1))
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 1, strings.Repeat("h", 4096)), 1))
+	require.NoError(t, m.Seal(e.ctx, 2))
+	sent := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Observe: true, Count: -1})
+	err := m.Commit(e.ctx, e.commitOf(2, 2, strings.Repeat("h", 4097)), 1)
+	require.ErrorContains(t, err, "4097 bytes, a broker takes 4096")
+	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+	require.Zero(t, sent.Hits())
+}
+
+func TestCommitNeedsAPermit(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	require.NoError(t, m.Seal(e.ctx, 1))
+	c := e.commitOf(1, 1, "h")
+	c.Permit = checkpoint.Permit{}
+	require.ErrorContains(t, m.Commit(e.ctx, c, 1), "no permit")
+	c = e.commitOf(2, 1, "h")
+	c.Name.ID = 1
+	require.ErrorContains(t, m.Commit(e.ctx, c, 1), "no permit")
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 1, "h"), 1))
+}
+
+func TestRotationOverThreeIDs(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	var mu sync.Mutex
+	var ids []string
+	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		ids = append(ids, r.(*kmsg.EndTxnRequest).TransactionalID)
+		return true
+	}})
+	for id := range uint64(7) {
+		require.NoError(t, e.checkpoint(m, checkpointID(id+1), fmt.Sprint("v", id)))
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, []string{"app-i1-0", "app-i1-1", "app-i1-2", "app-i1-0", "app-i1-1", "app-i1-2", "app-i1-0"}, ids)
+	require.ElementsMatch(t, []int{0, 1, 2}, e.inits, "no client was replaced")
+}
+
+func TestSealedTransactionTakesNoRecord(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.produce(m, "a")
+	require.NoError(t, m.Seal(e.ctx, 1))
+	late := []kgo.Record{{Topic: outTopic, Value: []byte("late")}}
+	require.ErrorIs(t, m.ProduceBatch(e.ctx, late), ErrSealed)
+	require.ErrorIs(t, m.Produce(e.ctx, &late[0], nil), ErrSealed)
+	require.NoError(t, m.Reopen(e.ctx))
+	e.produce(m, "b")
+	require.NoError(t, m.Seal(e.ctx, 2))
+	require.ErrorContains(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1), "sealed for checkpoint 2")
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(2, 20, "h2"), 1))
+	require.ElementsMatch(t, []string{"a", "b"}, e.read(outTopic))
+	_, h := e.committed()
+	require.Equal(t, "h2", h)
+}
+
+func TestPromiseOfASingleRecord(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	got := make(chan error, 1)
+	require.NoError(t, m.Produce(e.ctx, &kgo.Record{Topic: outTopic, Value: []byte("a")}, func(_ *kgo.Record, err error) { got <- err }))
+	require.NoError(t, m.Seal(e.ctx, 1))
+	require.NoError(t, <-got)
+	require.NoError(t, m.Abort(e.ctx))
+}
