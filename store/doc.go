@@ -1,2 +1,51 @@
-// Package store keeps the keyed state of one task.
+// Package store keeps the keyed state of one task, and a copy of the committed state of all tasks on local disk.
+//
+// A Store is a set of tables, each a map from key bytes to value bytes, in versions: committed, frozen (one per
+// checkpoint in flight) and active. A barrier freezes the active version; the checkpoint's end commits the frozen one;
+// a failure rolls everything back to the committed one.
+//
+//	write ──> active ──Freeze(n)──> frozen n ──Commit(n)──> committed
+//	             └────────────────────┴──────Rollback───────────┘
+//
+// One index entry per key, in one lookup, serves all versions: it knows the newest value and the epoch that wrote it.
+// The first write of an epoch puts the value into a new slot and appends a change {key, value, value before}; further
+// writes of the epoch go to the same slot. The list of changes is dirty list and undo log in one, so a freeze hands it
+// over, a rollback walks it backwards, and a commit leaves it as garbage to later writes, which free what it superseded.
+// Keys and values live in chunks without Go pointers, in slots of size classes; the collector sees a few large objects,
+// whatever the number of keys. Slots that come back serve their own size class again and are never given back to
+// the system, values above 16 KiB excepted.
+//
+// Invariants:
+//
+//	I1  Between the freeze and the commit or rollback of a checkpoint, no byte that its Frozen shows changes.
+//	I2  Freeze costs the same for any number of keys and changes. Commit walks no change: each later change works off
+//	    two old ones, so garbage never exceeds what was uncommitted at most. Rollback is one step per change it drops.
+//	I3  A slot has exactly one owner: a free list, an entry, the newest value of a key, or the value before a change that
+//	    is not recycled yet.
+//	I4  A change that is recycled looks at its entry only if the change may have left the key without a value, and then
+//	    the entry still exists. At most one change frees an entry.
+//	I5  Nothing is recycled while a Frozen of that garbage is being read, even if the reader broke the rule to finish
+//	    before the commit; a read that starts after it yields nothing and makes Frozen.Err report ErrReleased.
+//	I6  There is at most one change per key and epoch. One that inserts a key and takes it back is not part of Frozen.
+//	I7  A write that the store cannot take (limits) makes Err, and the next Frozen's Err, report it until Rollback. It
+//	    never panics.
+//	I8  In a Local, a task's record says applied only if its data is the state at the checkpoint that it names: intent,
+//	    sync, data, sync, applied, sync, in this order, and data is dropped only when no record names it.
+//	I9  An error of a Local never reaches the service: it disables the copy (once, in the log) or gives up one task's.
+//
+// Goroutines: a Store starts none and belongs to its task's goroutine; a Frozen may be read by one or more others. A
+// Local has one writer, started by OpenLocal and ended by Close, beside those that Badger owns; its methods may be
+// called from anywhere.
+//
+// Files:
+//
+//	store.go    Store: tables, freeze, commit, rollback, load
+//	table.go    Table: get, put, upsert, delete
+//	frozen.go   Frozen and its iterators          sort.go     the order of Sorted
+//	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
+//	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index
+//	local.go    Local: what the engine calls      local_entries.go collects changes for it
+//	local_open.go, local_flush.go, local_pending.go, local_format.go
+//
+// The layout of the local copy is in docs/format/local-store.md.
 package store

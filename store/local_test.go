@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -410,52 +408,6 @@ func TestLocalErrorDisablesItWithOneLine(t *testing.T) {
 	require.NoError(t, f.local.Close())
 }
 
-func TestLocalUsesTheFirstUsableDirectory(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	good := t.TempDir()
-	l, err := OpenLocal(LocalConfig{Dirs: []string{file, good}, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	require.False(t, l.Stats().Disabled)
-	require.Equal(t, filepath.Join(good, localDirName), l.dir)
-
-	other, err := OpenLocal(LocalConfig{Dirs: []string{good}, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	require.True(t, other.Stats().Disabled, "the directory is in use")
-	require.NoError(t, other.Close())
-	require.NoError(t, l.Close())
-	require.DirExists(t, filepath.Join(good, localDirName, "db"))
-
-	_, err = OpenLocal(LocalConfig{})
-	require.Error(t, err)
-}
-
-func TestLocalDamagedDatabaseIsBuiltAnew(t *testing.T) {
-	for name, damage := range map[string]func(dir string){
-		"manifest": func(dir string) {
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "db", "MANIFEST"), []byte("not a manifest"), 0o600))
-		},
-		"opening never ended": func(dir string) {
-			require.NoError(t, os.WriteFile(filepath.Join(dir, openingMarker), nil, 0o600))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newLocalFixture(t)
-			f.begin()
-			f.count.Put([]byte("k"), []byte("1"))
-			f.checkpoint()
-			require.NoError(t, f.local.Close())
-			damage(f.local.dir)
-			f.open()
-			require.False(t, f.local.Stats().Disabled)
-			require.False(t, f.begin())
-			f.flush()
-			f.requireEqual()
-			require.Contains(t, f.log.String(), "built anew")
-		})
-	}
-}
-
 func TestLocalIgnoresWhatItCannotFollow(t *testing.T) {
 	f := newLocalFixture(t)
 	f.count.Put([]byte("k"), []byte("1"))
@@ -504,118 +456,4 @@ func TestLocalAppliesASubsumedCheckpointWithTheNext(t *testing.T) {
 	got, ok := f.local.Version(ordersTask)
 	require.True(t, ok)
 	require.Equal(t, v, got)
-}
-
-func TestLocalRecordsSurviveDamageOnlyAsErrors(t *testing.T) {
-	r := taskRecord{state: stateApplied, at: version(3), number: 9, tables: []TableInfo{{"a", "int64"}, {"b", "json"}}}
-	b := r.encode()
-	got, err := decodeTaskRecord(b)
-	require.NoError(t, err)
-	require.Equal(t, r, got)
-	for i := range b {
-		for bit := range 8 {
-			d := bytes.Clone(b)
-			d[i] ^= 1 << bit
-			_, err := decodeTaskRecord(d)
-			require.ErrorIs(t, err, errRecord)
-		}
-		_, err := decodeTaskRecord(b[:i])
-		require.ErrorIs(t, err, errRecord)
-	}
-	id, err := parseTaskKey(taskKey(ordersTask))
-	require.NoError(t, err)
-	require.Equal(t, ordersTask, id)
-}
-
-// Random lives of several tasks: checkpoints, flushes, restarts, restores to other states. Whenever the copy says that it
-// stands at a checkpoint, it is equal to the state there.
-func TestLocalFollowsItsTasks(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d", seed)
-		}
-	}()
-	rng := rand.New(rand.NewPCG(seed, 0))
-	cfg := LocalConfig{Dirs: []string{t.TempDir()}, MinInterval: time.Hour, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)}
-	open := func() *Local {
-		l, err := OpenLocal(cfg)
-		require.NoError(t, err)
-		return l
-	}
-	l := open()
-	var tasks []*localFixture
-	begun := map[*localFixture]bool{}
-	last := map[*localFixture]element.TaskID{}
-	for i := range 3 {
-		f := &localFixture{t: t, store: New(Config{})}
-		f.table("a", "int64")
-		f.table("b", "int64")
-		tasks = append(tasks, f)
-		last[f] = element.TaskID{Source: "s", Partition: int32(i)}
-	}
-	reused := 0
-	for range 150 {
-		f := tasks[rng.IntN(len(tasks))]
-		task := last[f]
-		switch rng.IntN(12) {
-		case 0:
-			require.NoError(t, l.Close())
-			l = open()
-			clear(begun)
-		case 1, 2:
-			require.NoError(t, l.Flush(t.Context()))
-			if _, ok := l.Version(task); ok && begun[f] {
-				requireCopy(t, l, task, f.store)
-			}
-		case 3: // a restore that finds another state
-			f.store = New(Config{})
-			for i := range rng.IntN(50) {
-				f.table("b", "int64").Put([]byte{byte(i)}, []byte("restored"))
-			}
-			f.last += 10
-			f.store.Freeze(element.CheckpointID(f.last))
-			f.store.Commit(element.CheckpointID(f.last))
-			f.table("a", "int64")
-			begun[f] = false
-		default:
-			if !begun[f] {
-				if l.Begin(task, version(f.last)) {
-					reused++
-				} else {
-					require.NoError(t, l.Reset(t.Context(), task, version(f.last), f.store.Tables(), f.store.Entries()))
-				}
-				begun[f] = true
-			}
-			for range rng.IntN(200) {
-				tb := f.table([]string{"a", "b"}[rng.IntN(2)], "int64")
-				if k := []byte{byte(rng.IntN(100))}; rng.IntN(3) == 0 {
-					tb.Delete(k)
-				} else {
-					tb.Put(k, make([]byte, rng.IntN(100)))
-				}
-			}
-			f.last++
-			v := version(f.last)
-			frozen := f.store.Freeze(v.Name.ID)
-			l.Apply(task, v.Name, v.Digest, frozen)
-			f.store.Commit(v.Name.ID)
-		}
-	}
-	require.NoError(t, l.Close())
-	require.Positive(t, reused)
-	require.Zero(t, l.Stats().Failures)
-}
-
-func requireCopy(t *testing.T, l *Local, task element.TaskID, s *Store) {
-	want, got := map[string]string{}, map[string]string{}
-	s.All(func(tb int, k, v []byte) bool {
-		want[s.Tables()[tb].Name+"/"+string(k)] = string(v)
-		return true
-	})
-	require.NoError(t, l.Iterate(task, func(tb TableInfo, k, v []byte) bool {
-		got[tb.Name+"/"+string(k)] = string(v)
-		return true
-	}))
-	require.Equal(t, want, got)
 }

@@ -25,6 +25,9 @@ func TestRollbackNeverLooksAtAnEntryTwice(t *testing.T) {
 	tb.Put(k, []byte("1"))
 	s.Freeze(1)
 	tb.Delete(k)
+	for i := range byte(6) { // keeps the two changes some writes apart
+		tb.Put(append(make([]byte, 200), i), make([]byte, 100))
+	}
 	s.Freeze(2)
 	tb.Put(k, []byte("2"))
 	s.Rollback()
