@@ -28,10 +28,47 @@ const (
 
 var aggFuncs = []string{"count", "sum", "avg", "min", "max", "first", "last"}
 
-// cell is the accumulator of one output field.
+// cell is the accumulator of one output field. Numbers are kept without an interface, so that folding them does not
+// allocate.
 type cell struct {
-	n     int64 // count and avg: records seen
-	value any   // nil before the first record; sum and avg: int64 or float64, else as the function says
+	n     int64 // count and avg: records seen; first: 1 once there was one
+	kind  cellKind
+	whole int64   // when kind is cellInt
+	float float64 // when kind is cellFloat
+	other any     // when kind is cellOther
+}
+
+type cellKind uint8
+
+const (
+	cellEmpty cellKind = iota
+	cellInt
+	cellFloat
+	cellOther
+)
+
+func (c *cell) set(v any) {
+	switch v := v.(type) {
+	case int64:
+		c.kind, c.whole = cellInt, v
+	case float64:
+		c.kind, c.float = cellFloat, v
+	default:
+		c.kind, c.other = cellOther, v
+	}
+}
+
+// get gives what set took; nil when it was not called.
+func (c *cell) get() any {
+	switch c.kind {
+	case cellInt:
+		return c.whole
+	case cellFloat:
+		return c.float
+	case cellOther:
+		return c.other
+	}
+	return nil
 }
 
 // width is the encoded size of a function's cells, 0 when it varies.
@@ -62,10 +99,10 @@ func (c *cell) add(f aggFunc, v any) error {
 	case aggMin, aggMax:
 		return c.keepExtreme(f, v)
 	case aggLast:
-		c.value = v
+		c.set(v)
 	case aggFirst:
 		if c.n == 0 {
-			c.value = v
+			c.set(v)
 		}
 		c.n = 1
 	}
@@ -77,22 +114,28 @@ func (c *cell) addNumber(v any) error {
 	if err := checkNumber(v); err != nil {
 		return err
 	}
-	if c.value == nil {
-		c.value = v
-		return nil
-	}
-	a, aInt := c.value.(int64)
-	b, bInt := v.(int64)
-	if aInt && bInt {
-		sum, ok := addInt64(a, b)
+	whole, isWhole := v.(int64)
+	switch {
+	case c.kind == cellEmpty:
+		c.set(v)
+	case c.kind == cellInt && isWhole:
+		sum, ok := addInt64(c.whole, whole)
 		if !ok {
 			return topology.ErrOverflow
 		}
-		c.value = sum
-		return nil
+		c.whole = sum
+	default:
+		c.kind, c.float = cellFloat, c.asFloat()+asFloat(v)
 	}
-	c.value = asFloat(c.value) + asFloat(v)
 	return nil
+}
+
+// asFloat is the number in the cell.
+func (c *cell) asFloat() float64 {
+	if c.kind == cellInt {
+		return float64(c.whole)
+	}
+	return c.float
 }
 
 func checkNumber(v any) error {
@@ -127,16 +170,16 @@ func (c *cell) keepExtreme(f aggFunc, v any) error {
 	if x, ok := v.(float64); ok && x != x {
 		return topology.ErrNaN
 	}
-	if c.value == nil {
-		c.value = v
+	if c.kind == cellEmpty {
+		c.set(v)
 		return nil
 	}
-	order, err := compare(v, c.value)
+	order, err := compare(v, c.get())
 	if err != nil {
 		return err
 	}
 	if f == aggMin && order < 0 || f == aggMax && order > 0 {
-		c.value = v
+		c.set(v)
 	}
 	return nil
 }
@@ -177,9 +220,9 @@ func (c *cell) result(f aggFunc) any {
 	case aggCount:
 		return c.n
 	case aggAvg:
-		return asFloat(c.value) / float64(c.n)
+		return c.asFloat() / float64(c.n)
 	}
-	return c.value
+	return c.get()
 }
 
 func (c *cell) append(b []byte, f aggFunc) ([]byte, error) {
@@ -189,7 +232,13 @@ func (c *cell) append(b []byte, f aggFunc) ([]byte, error) {
 	case aggAvg:
 		b = binary.BigEndian.AppendUint64(b, uint64(c.n))
 	}
-	return appendValue(b, c.value, 0)
+	switch c.kind {
+	case cellInt:
+		return binary.BigEndian.AppendUint64(append(b, tagInt), uint64(c.whole)), nil
+	case cellFloat:
+		return binary.BigEndian.AppendUint64(append(b, tagFloat), math.Float64bits(c.float)), nil
+	}
+	return appendValue(b, c.other, 0)
 }
 
 // read is the inverse of append. What append would not have written is damage.
@@ -201,15 +250,25 @@ func (c *cell) read(d *decoder, f aggFunc) {
 	if f == aggCount {
 		return
 	}
-	c.value = d.value(0)
 	if f == aggFirst {
 		c.n = 1
 	}
-	switch c.value.(type) {
-	case int64, float64:
-	case string:
-		d.bad = d.bad || f == aggSum || f == aggAvg
-	default:
-		d.bad = d.bad || f != aggFirst && f != aggLast
+	switch d.peek() {
+	case tagInt:
+		d.byte()
+		c.kind, c.whole = cellInt, int64(d.uint64())
+		return
+	case tagFloat:
+		d.byte()
+		c.kind, c.float = cellFloat, math.Float64frombits(d.uint64())
+		return
+	}
+	c.set(d.value(0))
+	_, isText := c.other.(string)
+	switch f {
+	case aggMin, aggMax:
+		d.bad = d.bad || !isText
+	case aggSum, aggAvg:
+		d.bad = true
 	}
 }

@@ -59,8 +59,8 @@ func TestExtremesCompareByExactValue(t *testing.T) {
 			require.NoError(t, high.add(aggMax, v))
 		}
 		for _, v := range values {
-			require.LessOrEqual(t, exact(low.value).Cmp(exact(v)), 0)
-			require.GreaterOrEqual(t, exact(high.value).Cmp(exact(v)), 0)
+			require.LessOrEqual(t, exact(low.get()).Cmp(exact(v)), 0)
+			require.GreaterOrEqual(t, exact(high.get()).Cmp(exact(v)), 0)
 		}
 	})
 }
@@ -88,7 +88,10 @@ func TestWhatCannotBeFolded(t *testing.T) {
 		{aggMax, int64(1), "x", "a text cannot be compared with a number"},
 		{aggMin, "x", 1.5, "a number cannot be compared with a text"},
 	} {
-		cl := cell{value: c.old}
+		var cl cell
+		if c.old != nil {
+			cl.set(c.old)
+		}
 		require.ErrorContains(t, cl.add(c.fn, c.v), c.want)
 	}
 	require.ErrorIs(t, (&cell{n: math.MaxInt64}).add(aggCount, nil), topology.ErrOverflow)

@@ -92,6 +92,14 @@ func (d *decoder) fail() {
 	d.b, d.bad = nil, true
 }
 
+// peek gives the next byte and leaves it; at the end 0.
+func (d *decoder) peek() byte {
+	if len(d.b) == 0 {
+		return 0
+	}
+	return d.b[0]
+}
+
 func (d *decoder) byte() byte {
 	if len(d.b) == 0 {
 		d.fail()

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/expr-lang/expr"
+	"github.com/expr-lang/expr/ast"
 	"github.com/expr-lang/expr/file"
 	"github.com/expr-lang/expr/types"
 	"github.com/expr-lang/expr/vm"
@@ -44,6 +45,7 @@ type expression struct {
 	names   map[string]bool  // the variables that it uses
 	key     serde.Serde[any] // decodes the key for it
 	result  reflect.Kind     // of the result when it is known, else Interface
+	path    []string         // when it is value.a.b and nothing else: a, b
 	pool    sync.Pool        // of *evaluator
 }
 
@@ -104,6 +106,7 @@ func compile(source string, in environment) (*expression, error) {
 	if t := program.Node().Type(); t != nil {
 		e.result = t.Kind()
 	}
+	e.path = pathOf(program.Node())
 	e.pool.New = func() any { return newEvaluator() }
 	return e, nil
 }
@@ -171,12 +174,18 @@ func newEvaluator() *evaluator {
 // eval gives the result for one record, normalised: nil, bool, int64, float64, string, []byte, json.Number, []any and
 // map[string]any only. It may share memory with the record.
 func (e *expression) eval(r *record) (any, error) {
+	if v, ok := e.walk(r); ok {
+		return v, nil
+	}
 	ev := e.pool.Get().(*evaluator)
 	defer e.pool.Put(ev)
 	return e.evalWith(ev, r)
 }
 
 func (e *expression) evalWith(ev *evaluator, r *record) (any, error) {
+	if v, ok := e.walk(r); ok {
+		return v, nil
+	}
 	if err := ev.fill(e, r); err != nil {
 		return nil, err
 	}
@@ -194,6 +203,46 @@ func (e *expression) evalWith(ev *evaluator, r *record) (any, error) {
 		return nil, fmt.Errorf("%s: %w", e.source, err)
 	}
 	return v, nil
+}
+
+// pathOf gives the names of a plain access value.a.b, nil when the expression is anything else.
+func pathOf(n ast.Node) []string {
+	m, ok := n.(*ast.MemberNode)
+	if !ok || m.Optional || m.Method {
+		return nil
+	}
+	name, ok := m.Property.(*ast.StringNode)
+	if !ok {
+		return nil
+	}
+	if root, ok := m.Node.(*ast.IdentifierNode); ok && root.Value == "value" {
+		return []string{name.Value}
+	}
+	if above := pathOf(m.Node); above != nil {
+		return append(above, name.Value)
+	}
+	return nil
+}
+
+// walk evaluates a plain access without the evaluator. It gives up where anything is out of the ordinary and leaves
+// that, and its messages, to the evaluator.
+func (e *expression) walk(r *record) (any, bool) {
+	if e.path == nil {
+		return nil, false
+	}
+	v := r.Value
+	for _, name := range e.path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		v = m[name]
+	}
+	switch v.(type) {
+	case nil, bool, int64, float64, string:
+		return v, true
+	}
+	return nil, false
 }
 
 // fill puts the variables that the expression uses in place; others may hold those of another record and are not seen.
