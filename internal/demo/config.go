@@ -22,7 +22,7 @@ var Sabotages []Sabotage
 
 // Config says how the demo runs. The zero value of each field means its default.
 type Config struct {
-	Dir      string        // for all files; must be empty or absent. Default: a temporary one, removed after success
+	Dir      string        // for all files; must be empty or absent. Default: a temporary one, removed after success or when ctx ends
 	Brokers  []string      // a real Kafka; default: the embedded broker
 	Seed     uint64        // default: drawn
 	Rate     int           // orders per second; default 12000

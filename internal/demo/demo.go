@@ -79,7 +79,7 @@ func (r *run) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if temporary && err == nil && r.result.Exact() {
+		if temporary && (err == nil && r.result.Exact() || errors.Is(err, context.Canceled)) {
 			_ = os.RemoveAll(r.result.Dir)
 			r.result.Dir = ""
 		}

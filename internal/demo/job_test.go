@@ -19,10 +19,10 @@ import (
 
 // jobEnv makes the test binary a job: a small processor that is exactly-once by itself (a consumer group with
 // transactions, its state rebuilt from its own committed output), or is not, by the variable's value.
-const jobEnv = "MILLWEIR_TEST_JOB"
+const jobEnv = "TEST_JOB"
 
 // demoEnv makes the test binary a demo on that directory, whose job never gives output: to be killed.
-const demoEnv = "MILLWEIR_TEST_DEMO_DIR"
+const demoEnv = "TEST_DEMO_DIR"
 
 func TestMain(m *testing.M) {
 	if how := os.Getenv(jobEnv); how != "" {

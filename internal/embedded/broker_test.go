@@ -18,7 +18,7 @@ import (
 )
 
 // childDir makes the test binary a broker process on that directory: the victim of kill -9.
-const childDir = "MILLWEIR_TEST_BROKER_DIR"
+const childDir = "TEST_BROKER_DIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {

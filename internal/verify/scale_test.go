@@ -12,11 +12,11 @@ import (
 )
 
 // TestManyRecords checks many records over many keys in bounded memory. It takes long, so it runs on demand:
-// MILLWEIR_RECORDS=4000000 go test -run TestManyRecords -v ./internal/verify
+// VERIFY_RECORDS=4000000 go test -run TestManyRecords -v ./internal/verify
 func TestManyRecords(t *testing.T) {
-	n, err := strconv.Atoi(os.Getenv("MILLWEIR_RECORDS"))
+	n, err := strconv.Atoi(os.Getenv("VERIFY_RECORDS"))
 	if err != nil {
-		t.Skip("MILLWEIR_RECORDS is not set")
+		t.Skip("VERIFY_RECORDS is not set")
 	}
 	for _, format := range []Format{Binary, JSON} {
 		for _, budget := range []int{0, n / 10} {

@@ -323,10 +323,10 @@ func TestErrorsHaveTheirExitCodes(t *testing.T) {
 }
 
 // A random single change of right outputs is always found, whatever the budget; replay with
-// MILLWEIR_SEED=<seed> go test -run TestARandomChangeIsFound ./internal/verify
+// VERIFY_SEED=<seed> go test -run TestARandomChangeIsFound ./internal/verify
 func TestARandomChangeIsFound(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLWEIR_SEED"); s != "" {
+	if s := os.Getenv("VERIFY_SEED"); s != "" {
 		var err error
 		seed, err = strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
