@@ -208,8 +208,8 @@ func TestTransactionTimeout(t *testing.T) {
 	mustLoad(t, minimal+"checkpointing: {timeout: 1m}\ntransaction: {timeout: 66s}\n", nil, nil)
 }
 
-// TestGoldenMistakes compares what is said about whole files: testdata/NAME.yaml with testdata/NAME.errors.
-func TestGoldenMistakes(t *testing.T) {
+// TestC43_MistakesInServiceFiles compares what is said about whole files: testdata/NAME.yaml with testdata/NAME.errors.
+func TestC43_MistakesInServiceFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

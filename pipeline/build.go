@@ -62,6 +62,7 @@ type stream struct {
 	state  resolveState
 	root   *stream // the source that it hangs from, nil when that is not known
 	kind   valueKind
+	fields []string // of an object when they are known
 	out    topology.Stream[wireKey, any]
 }
 

@@ -38,8 +38,8 @@ func mustBuild(t testing.TB, text string) *topology.Plan {
 	return plan
 }
 
-// TestGoldenMistakes compares what is said about whole files: testdata/NAME.yaml with testdata/NAME.errors.
-func TestGoldenMistakes(t *testing.T) {
+// TestC43_MistakesInTopologies compares what is said about whole files: testdata/NAME.yaml with testdata/NAME.errors.
+func TestC43_MistakesInTopologies(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -239,9 +239,9 @@ steps: {warm: {from: in, filter: value.celsius != nil}, ranges: {from: warm, agg
 sinks: {out: {from: ranges, topic: out, key: string, value: avro, value-schema: range.avsc}}`)
 	require.True(t, strings.HasPrefix(plan.Sources[0].ValueCodec, "avro:"))
 	n := &yamlx.Problems{}
-	in, err := readSchema(yamlx.Literal("x", "x", "reading.avsc", n), "testdata")
+	in, _, err := readSchema(yamlx.Literal("x", "x", "reading.avsc", n), "testdata")
 	require.NoError(t, err)
-	out, err := readSchema(yamlx.Literal("x", "x", "range.avsc", n), "testdata")
+	out, _, err := readSchema(yamlx.Literal("x", "x", "range.avsc", n), "testdata")
 	require.NoError(t, err)
 	var records []element.Record
 	for _, c := range []any{1.5, nil, 4.5} {
@@ -341,7 +341,7 @@ func TestASchemaFileIsBounded(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "big.avsc"), make([]byte, maxSchemaBytes+1), 0o600))
 	ps := &yamlx.Problems{}
 	for name, want := range map[string]string{"big.avsc": "is larger than 256kb", ".": "is not a file", "none.avsc": "no such file or directory"} {
-		_, err := readSchema(yamlx.Literal("x", "x", name, ps), dir)
+		_, _, err := readSchema(yamlx.Literal("x", "x", name, ps), dir)
 		require.ErrorContains(t, err, want, name)
 	}
 }

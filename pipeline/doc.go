@@ -34,7 +34,7 @@
 // The package has no goroutine. It reads schema files while it builds.
 //
 // Files: build.go (from sections to a plan), declare.go (reading the sections), steps.go (building what was read),
-// formats.go (codecs of keys and values), expr.go (compile and evaluate), guards.go (what is changed in the language),
+// formats.go (codecs of keys and values), schema.go (schema files), expr.go (compile and evaluate), guards.go (what is changed in the language),
 // literals.go (constants), values.go (kinds and types of values), aggregate.go (the aggregate step), accumulate.go
 // (folding), encoding.go (stored values).
 package pipeline

@@ -1,20 +1,12 @@
 package pipeline
 
 import (
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/millweir/millweir/internal/yamlx"
 	"github.com/millweir/millweir/serde"
-	"github.com/millweir/millweir/serde/avro"
 	"github.com/millweir/millweir/serde/json"
 )
-
-// maxSchemaBytes is the largest schema file that is read.
-const maxSchemaBytes = 256 << 10
 
 var formats = []string{"string", "int64", "double", "bytes", "json", "avro"}
 
@@ -22,6 +14,7 @@ var formats = []string{"string", "int64", "double", "bytes", "json", "avro"}
 type format struct {
 	name  string
 	codec serde.Serde[any]
+	shape *recordShape // of an Avro record
 }
 
 // readFormat reads the format under role ("key" or "value") of a source or sink, with its schema.
@@ -46,68 +39,20 @@ func readFormat(o *yamlx.Object, role, baseDir string) (format, bool) {
 		n.Errorf("format avro needs a schema; write %s-schema: FILE.avsc", role)
 		return format{}, false
 	}
-	codec, err := readSchema(schema, baseDir)
+	codec, shape, err := readSchema(schema, baseDir)
 	if err != nil {
 		schema.Errorf("%v", err)
 		return format{}, false
 	}
-	return format{name, codec}, codec != nil
+	return format{name, codec, shape}, codec != nil
 }
 
 func plainFormat(name string) (format, bool) {
 	if name == "json" {
-		return format{name, json.Any()}, true
+		return format{name: name, codec: json.Any()}, true
 	}
 	codec, err := serde.Dynamic(name)
-	return format{name, codec}, err == nil
-}
-
-// readSchema reads a schema file, relative to the directory of the service file. Without an error and a codec the
-// mistake is noted already.
-func readSchema(n *yamlx.Node, baseDir string) (serde.Serde[any], error) {
-	name, ok := n.Text()
-	if !ok {
-		return nil, nil
-	}
-	path := name
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(baseDir, path)
-	}
-	text, err := readSchemaFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("schema file %s %w", n.Shown(), err)
-	}
-	codec, err := avro.New(text)
-	if err != nil {
-		return nil, fmt.Errorf("schema file %s: %w", n.Shown(), err)
-	}
-	return codec, nil
-}
-
-// readSchemaFile reads a regular file of bounded size: a device or a pipe could block or never end.
-func readSchemaFile(path string) (string, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("cannot be read: %w", pathCause(err))
-	case !info.Mode().IsRegular():
-		return "", errors.New("is not a file")
-	case info.Size() > maxSchemaBytes:
-		return "", fmt.Errorf("is larger than %s", yamlx.FormatSize(maxSchemaBytes))
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", pathCause(err))
-	}
-	return string(text), nil
-}
-
-// pathCause drops the path, which the message has in the form that the user wrote.
-func pathCause(err error) error {
-	if pe, ok := err.(*os.PathError); ok {
-		return pe.Err
-	}
-	return err
+	return format{name: name, codec: codec}, err == nil
 }
 
 // kind is what is known of values that were decoded in the format.

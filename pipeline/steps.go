@@ -25,7 +25,7 @@ func (b *builder) buildStep(s *stream) {
 	in := environment{value: s.parent.kind, key: s.root.source.key.codec}
 	switch s.step.kind {
 	case "filter":
-		s.kind = s.parent.kind
+		s.kind, s.fields = s.parent.kind, s.parent.fields
 		if e := compileNode(s.step.body, in); e != nil {
 			b.buildFilter(s, e)
 		}
@@ -91,7 +91,7 @@ func (b *builder) buildMap(s *stream, in environment) {
 	}
 	s.kind = objectKind
 	entries := s.step.body.Entries()
-	checkFields(s.step.body, entries, checkMapField)
+	s.fields = checkFields(s.step.body, entries, checkMapField)
 	type field struct {
 		name string
 		e    *expression
@@ -141,7 +141,7 @@ func (b *builder) mapTo(s *stream, asks bool, eval func(*record) (any, error)) {
 func (b *builder) buildAggregate(s *stream, in environment) {
 	s.kind = objectKind
 	entries := s.step.body.Entries()
-	checkFields(s.step.body, entries, checkAggregateField)
+	s.fields = checkFields(s.step.body, entries, checkAggregateField)
 	a := &aggregate{}
 	for _, entry := range entries {
 		text, ok := entry.Value.Text()
@@ -163,16 +163,19 @@ func (b *builder) buildAggregate(s *stream, in environment) {
 	s.out = topology.Process(s.parent.out, s.name, a.newProcessor)
 }
 
-// checkFields wants at least one output field and names that check accepts.
-func checkFields(n *yamlx.Node, entries []yamlx.Entry, check func(string) string) {
+// checkFields wants at least one output field and names that check accepts, and gives the names.
+func checkFields(n *yamlx.Node, entries []yamlx.Entry, check func(string) string) []string {
 	if n.IsMapping() && (len(entries) == 0 || len(entries) > maxFields) {
 		n.Errorf("has %d fields; from 1 to %d are possible", len(entries), maxFields)
 	}
+	var names []string
 	for _, e := range entries {
+		names = append(names, e.Name)
 		if mistake := check(e.Name); mistake != "" {
 			e.Key.Errorf("%s", mistake)
 		}
 	}
+	return names
 }
 
 // checkAggregateField wants names that can be listed in the id of the state's codec.
@@ -199,8 +202,12 @@ func (b *builder) buildSink(s *sinkDecl) {
 		s.keyNode.Errorf("format %s cannot hold the key of source %s, which is %s", s.key.name, s.parent.root.name, from.name)
 		return
 	}
-	if !s.value.accepts(s.parent.kind) {
+	if !s.value.accepts(s.parent.kind) || s.value.shape != nil && s.parent.kind != unknownKind && s.parent.kind != objectKind {
 		s.valueNode.Errorf("format %s cannot hold %s, which is what %s gives", s.value.name, s.parent.kind, s.parent.name)
+		return
+	}
+	if mistake := s.value.shape.mismatch(s.parent.fields); mistake != "" {
+		s.valueNode.Errorf("the fields of step %s do not fit the schema: it %s", s.parent.name, mistake)
 		return
 	}
 	topic, _ := s.topic.Text()
