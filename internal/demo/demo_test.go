@@ -276,7 +276,7 @@ func TestTheViewIsRepaintedInPlace(t *testing.T) {
 	v.recovered(432 * time.Millisecond)
 	v.paint()
 	text := out.String()
-	require.Contains(t, text, "\x1b[11A\r  elapsed     2.0 s of 40 s\x1b[K\n")
+	require.Contains(t, text, "\x1b[11A\x1b[?7l\r  elapsed     2.0 s of 40 s\x1b[K\n")
 	require.Contains(t, text, "orders      30,000       15,000/s")
 	require.Contains(t, text, "1,234,567")
 	require.Contains(t, text, "running…")

@@ -145,9 +145,11 @@ func (v *view) paint() {
 		fmt.Fprintf(&b, "\x1b[%dA", v.painted)
 	}
 	lines := v.lines(s, inRate, outRate)
+	b.WriteString("\x1b[?7l") // no wrapping: a line that is too long for the terminal must stay one line
 	for _, l := range lines {
 		b.WriteString("\r" + l + "\x1b[K\n")
 	}
+	b.WriteString("\x1b[?7h")
 	v.painted = len(lines)
 	_, _ = io.WriteString(v.out, b.String()) // a terminal that is gone is no reason to stop
 }
