@@ -33,11 +33,12 @@ func (r reads) Stable(ctx context.Context, tps []element.TopicPartition) (map[el
 }
 
 // Start resolves start positions. A partition without a committed offset of ours starts at its beginning unless the
-// source says latest.
+// source says latest. The latest position is the last stable offset, not the end of the log: records of a transaction
+// that is still open come after it, since a read_committed reader has not seen them.
 func (r reads) Start(ctx context.Context, start topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
 	list := kafka.StartOffsets
 	if start.Kind == topology.StartLatest {
-		list = kafka.EndOffsets
+		list = kafka.StableEndOffsets
 	}
 	got, err := list(ctx, r.cl, tps)
 	if err != nil {
