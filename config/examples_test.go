@@ -1,7 +1,9 @@
 package config
 
 import (
+	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,4 +32,16 @@ func settingsOf(s *Service) Service {
 	c := *s
 	c.values, c.topology, c.Plan = nil, nil, nil
 	return c
+}
+
+func TestTheFilesInTheDocumentationAreValid(t *testing.T) {
+	page, err := os.ReadFile("../docs/service-file.md")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```yaml\n(application:.*?)```").FindAllSubmatch(page, -1)
+	require.Len(t, blocks, 2)
+	for _, b := range blocks {
+		ps := &Problems{}
+		Parse("service-file.md", b[1], nil, nil, ps)
+		require.NoError(t, ps.Err(), string(b[1]))
+	}
 }
