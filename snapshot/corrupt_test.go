@@ -1,7 +1,9 @@
 package snapshot
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,13 +93,18 @@ func TestDamageOfEveryFileIsDetected(t *testing.T) {
 	for file, good := range d.files {
 		for i := range good {
 			for bit := range 8 {
+				if raceDetector && (i+bit)%11 != 0 {
+					continue
+				}
 				b := append([]byte(nil), good...)
 				b[i] ^= 1 << bit
 				d.check(t, file, b, "byte %d bit %d", i, bit)
 				mutants++
 			}
-			d.check(t, file, good[:i], "cut at %d", i)
-			mutants++
+			if !raceDetector || i%11 == 0 {
+				d.check(t, file, good[:i], "cut at %d", i)
+				mutants++
+			}
 		}
 		d.check(t, file, append(append([]byte(nil), good...), 0), "a byte more")
 		d.check(t, file, append(append([]byte(nil), good...), good...), "twice")
@@ -191,4 +198,60 @@ func TestBrokenChainsAreRefused(t *testing.T) {
 	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
 	require.ErrorContains(t, err, `"int64"`)
 	require.ErrorContains(t, err, `"double"`)
+}
+
+// TestNoDamagedByteReachesTheCaller: entries are given out while the run is read, so each block is checked before.
+func TestNoDamagedByteReachesTheCaller(t *testing.T) {
+	d := newDamaged(t)
+	for _, e := range d.root.Tasks {
+		genuine := map[string]bool{}
+		key := func(en Entry) string { return fmt.Sprintf("%d %q %q %t", en.State, en.Key, en.Value, en.Deleted) }
+		_, err := d.r.Restore(ctx, e, func(en Entry) error { genuine[key(en)] = true; return nil })
+		require.NoError(t, err)
+		for _, run := range e.Runs {
+			for i := run.Offset; i < run.Offset+run.Length; i++ {
+				b := append([]byte(nil), d.files[run.File]...)
+				b[i] ^= 1 << (i % 8)
+				replaceFile(t, d.m, run.File, b)
+				_, err := d.r.Restore(ctx, e, func(en Entry) error {
+					require.True(t, genuine[key(en)], "byte %d: %s", i, key(en))
+					return nil
+				})
+				require.True(t, requireCorrupt(err, run.File), "%v", err)
+			}
+			replaceFile(t, d.m, run.File, d.files[run.File])
+		}
+	}
+}
+
+// TestAnotherRootUnderTheRightNameIsRefused: it is whole in itself, but not the one that was committed.
+func TestAnotherRootUnderTheRightNameIsRefused(t *testing.T) {
+	d := newDamaged(t)
+	ref := d.refs[2]
+	root, err := decodeRoot(d.files[ref.Path])
+	require.NoError(t, err)
+	root.CreatedUnixMilli++
+	replaceFile(t, d.m, ref.Path, encodeRoot(root))
+	_, err = d.r.ReadRoot(ctx, ref)
+	require.True(t, requireCorrupt(err, ref.Path), "%v", err)
+	require.ErrorContains(t, err, "not the root that was committed")
+	_, err = d.r.Clean(ctx, nil)
+	require.True(t, requireCorrupt(err, ref.Path), "its marker tells: %v", err)
+	infos, err := d.r.List(ctx)
+	require.NoError(t, err)
+	require.False(t, infos[0].Committed)
+	require.ErrorContains(t, infos[0].Err, "marker")
+}
+
+func TestOneNumberHasOneEncoding(t *testing.T) {
+	for _, b := range [][]byte{{0x80, 0x00}, {0xff, 0x80, 0x00}, {0x80}, {}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02}} {
+		c := &cursor{b: b}
+		c.uvarint("x")
+		require.Error(t, c.end(), "%x", b)
+	}
+	for _, v := range []uint64{0, 127, 128, 1<<64 - 1} {
+		c := &cursor{b: binary.AppendUvarint(nil, v)}
+		require.Equal(t, v, c.uvarint("x"))
+		require.NoError(t, c.end())
+	}
 }

@@ -92,7 +92,8 @@ func NamedRoots(tasks []TaskFacts) []RootRef {
 	return out
 }
 
-// NextID is the id of the next checkpoint: one above every id in the committed handles, at least 1.
+// NextID is the id of the next checkpoint: one above every id in the committed handles, at least 1. A process that
+// already took checkpoints takes the larger of this and one above its own last, for names are never used twice.
 func NextID(tasks []TaskFacts) element.CheckpointID {
 	var top element.CheckpointID
 	for _, h := range handlesOf(tasks) {
