@@ -38,10 +38,12 @@ type attempt struct {
 
 	co      *checkpoint.Coordinator
 	pending *pending
-	last    *snapshot.RootRef // newest committed root of this instance
-	merge   mergeState
-	events  chan event
-	wg      sync.WaitGroup // everything the attempt starts
+	// released is closed when the output held back behind the last committed barrier has flowed on.
+	released <-chan struct{}
+	last     *snapshot.RootRef // newest committed root of this instance
+	merge    mergeState
+	events   chan event
+	wg       sync.WaitGroup // everything the attempt starts
 }
 
 // owned is a task and what the loop knows of its snapshots.

@@ -145,9 +145,7 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 				return err
 			}
 		case checkpoint.Complete:
-			if err := a.complete(act.ID); err != nil {
-				return err
-			}
+			a.complete(act.ID)
 		case checkpoint.Cancel:
 			if a.pending != nil {
 				a.pending.stop()

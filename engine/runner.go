@@ -15,6 +15,9 @@ import (
 // errStopped ends an attempt that was asked to stop and has committed everything.
 var errStopped = errors.New("stopped")
 
+// closed is a channel that nobody has to wait for.
+var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
 // Runner runs a plan until it is told to stop: one attempt after the other, each from the last committed checkpoint.
 type Runner struct {
 	plan  *topology.Plan
@@ -143,7 +146,7 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 // attempt runs once from restore to failure or stop, and leaves nothing running.
 func (r *Runner) attempt(work context.Context, drain <-chan struct{}, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, drain: drain, began: time.Now(), events: make(chan event, 64)}
+	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, drain: drain, began: time.Now(), events: make(chan event, 64), released: closed}
 	err := a.run()
 	if work.Err() != nil && !errors.Is(err, errStopped) {
 		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)

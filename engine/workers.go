@@ -70,8 +70,13 @@ func (a *attempt) persist(id element.CheckpointID) {
 
 // seal flushes the transaction. Every task has passed the barrier, so nothing is added to it any more.
 func (a *attempt) seal(id element.CheckpointID) {
-	sink := a.sink
+	sink, released := a.sink, a.released
 	a.worker(func(ctx context.Context) event {
+		select {
+		case <-released: // what was held back behind the previous barrier belongs to this transaction
+		case <-ctx.Done():
+			return event{kind: evSealed, id: id, err: ctx.Err()}
+		}
 		return event{kind: evSealed, id: id, err: sink.Seal(ctx, id)}
 	})
 }
@@ -153,7 +158,7 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 }
 
 // complete makes the committed checkpoint the one that everything falls back to.
-func (a *attempt) complete(id element.CheckpointID) error {
+func (a *attempt) complete(id element.CheckpointID) {
 	p := a.pending
 	a.pending = nil
 	ref := p.ref
@@ -163,9 +168,7 @@ func (a *attempt) complete(id element.CheckpointID) error {
 		t.committed, t.root, t.fresh = entry, &ref, false
 		t.inbox.commit(id)
 	}
-	if err := a.sink.Release(id); err != nil {
-		return fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)
-	}
+	a.release(id)
 	if a.r.ports.Local != nil {
 		a.r.ports.Local.Committed(ref, p.root.Tasks)
 	}
@@ -173,12 +176,41 @@ func (a *attempt) complete(id element.CheckpointID) error {
 		recent := a.co.Stats().Recent
 		a.r.lis.CheckpointCompleted(recent[len(recent)-1])
 	}
+	a.markCommitted(ref)
 	a.house(ref)
-	return nil
 }
 
-// house writes the committed marker and removes what no retained checkpoint needs, then merges a chain that has grown
-// too long. None of it is on the way of the next checkpoint and none of it can fail one; only one round runs at a time.
+// release lets the output flow that was held back behind a barrier. It may block while the client's buffers are full,
+// so the loop does not wait for it; the next seal does.
+func (a *attempt) release(id element.CheckpointID) {
+	sink, done := a.sink, make(chan struct{})
+	a.released = done
+	a.spawn(func() {
+		defer close(done)
+		if err := sink.Release(id); err != nil && a.ctx.Err() == nil {
+			a.report(event{kind: evFailed, err: fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)})
+		}
+	})
+}
+
+// markCommitted writes the committed marker beside the root, by which tools tell committed roots from others. It is
+// written even when this was the last checkpoint and the attempt is being torn down.
+func (a *attempt) markCommitted(ref snapshot.RootRef) {
+	store, lis := a.r.ports.Checkpoints, a.r.lis
+	a.spawn(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), markTimeout)
+		defer cancel()
+		if err := store.MarkCommitted(ctx, ref); err != nil {
+			lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("mark checkpoint %s committed: %w", ref.Name, err))
+		}
+	})
+}
+
+// markTimeout bounds the writing of a committed marker.
+const markTimeout = 5 * time.Second
+
+// house removes what no retained checkpoint needs and merges a chain that has grown too long. None of it is on the way
+// of the next checkpoint and none of it can fail one; only one round runs at a time.
 func (a *attempt) house(ref snapshot.RootRef) {
 	if a.merge.busy {
 		return
@@ -186,17 +218,14 @@ func (a *attempt) house(ref snapshot.RootRef) {
 	a.merge.busy = true
 	store, lis := a.r.ports.Checkpoints, a.r.lis
 	entry, due := a.nextMerge()
-	name := ref.Name
 	a.spawn(func() {
 		res := &mergeResult{task: entry.Task}
-		if err := store.MarkCommitted(a.ctx, ref); err != nil {
-			lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("mark checkpoint %s committed: %w", name, err))
-		} else {
-			lis.cleaned(store.Clean(a.ctx, []snapshot.RootRef{ref}))
+		if report, err := store.Clean(a.ctx, []snapshot.RootRef{ref}); a.ctx.Err() == nil {
+			lis.cleaned(report, err)
 		}
 		if due {
 			began := time.Now()
-			res.run, res.err = store.Merge(a.ctx, name, entry)
+			res.run, res.err = store.Merge(a.ctx, ref.Name, entry)
 			res.runs, res.took = len(entry.Runs), time.Since(began)
 		}
 		a.report(event{kind: evMerged, merged: res})
