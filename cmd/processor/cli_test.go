@@ -23,7 +23,7 @@ import (
 )
 
 // asProcessor makes the test binary the command itself, for what needs a process: signals.
-const asProcessor = "MILLWEIR_TEST_AS_PROCESSOR"
+const asProcessor = "TEST_AS_PROCESSOR"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcessor) != "" {
@@ -242,4 +242,56 @@ func TestCheckpointOfReadsTheHandle(t *testing.T) {
 	require.EqualValues(t, 17, id)
 	_, ok = checkpointOf("from another tool")
 	require.False(t, ok)
+}
+
+// The whole way: this binary as demo, broker, job and checker, with real kill -9.
+func TestTheDemoCommand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	for _, c := range []struct {
+		name, sabotage string
+		code           int
+		verdict        string
+	}{{"as it is", "", 0, "exactly-once: verified"}, {"with a planted fault", "lose-delta", 1, "exactly-once: VIOLATED"}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"demo", "--duration", "6s", "--kills", "2", "--rate", "3000", "--seed", "11", "--output", "json", "--dir", t.TempDir()}
+			if c.sabotage != "" {
+				args = append(args, "--sabotage", c.sabotage)
+			}
+			cmd := exec.Command(os.Args[0], args...)
+			cmd.Env = append(os.Environ(), asProcessor+"=1")
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			out, _ := cmd.Output()
+			require.Equal(t, c.code, cmd.ProcessState.ExitCode(), stderr.String())
+			var result struct {
+				Kills      []struct{ Recovery_ns int64 }
+				Checkpoint uint64
+				Report     struct {
+					Verdict                string
+					Records_in, Duplicates int64
+				}
+			}
+			require.NoError(t, json.Unmarshal(out, &result), string(out))
+			require.Equal(t, c.verdict, result.Report.Verdict)
+			require.Len(t, result.Kills, 2)
+			require.Positive(t, result.Kills[1].Recovery_ns)
+			require.Positive(t, result.Checkpoint)
+			require.Greater(t, result.Report.Records_in, int64(5000))
+		})
+	}
+}
+
+func TestASecondSignalEndsAtOnce(t *testing.T) {
+	cmd, out := process(t, "demo", "--plain", "--dir", t.TempDir())
+	for out.Scan() && !strings.Contains(out.Text(), "first total after") {
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	for out.Scan() {
+	}
+	_ = cmd.Wait()
+	require.Contains(t, []int{interrupted, 128 + int(syscall.SIGTERM)}, cmd.ProcessState.ExitCode(), "the second one, unless the first was done before it")
 }
