@@ -29,12 +29,12 @@ func (a *aggregateOp[K, V, A]) run(from int) (int, error) {
 		a.guard.at = i
 		a.out.start()
 		in := &recs[i]
+		if in.RawKey == nil {
+			return i, ErrNullKey
+		}
 		if in.Tombstone && !a.tombstones {
 			a.guard.env.Skipped(a.guard.step, ErrTombstone)
 			continue
-		}
-		if in.RawKey == nil {
-			return i, ErrNullKey
 		}
 		value, raw, err := a.update(in)
 		if err != nil {
@@ -95,12 +95,12 @@ func (a *fixedAggregateOp[K, V, A]) run(from int) (int, error) {
 		a.guard.at = i
 		a.out.start()
 		in := &recs[i]
+		if in.RawKey == nil {
+			return i, ErrNullKey
+		}
 		if in.Tombstone && !a.tombstones {
 			a.guard.env.Skipped(a.guard.step, ErrTombstone)
 			continue
-		}
-		if in.RawKey == nil {
-			return i, ErrNullKey
 		}
 		out := a.out.next()
 		if err := a.update(in, &out.Value); err != nil {

@@ -84,7 +84,7 @@ func orderedSerde[N Ordered]() serde.Serde[N] {
 // add adds without wrapping around.
 func add[N Number](a, b N) (N, error) {
 	sum := a + b
-	if isInt64[N]() && (sum > a) != (b > 0) && b != 0 {
+	if isInt64[N]() && (sum > a) != (b > 0) {
 		return a, ErrOverflow
 	}
 	return sum, nil
