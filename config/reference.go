@@ -17,7 +17,7 @@ A setting stands in the service file under its dotted path, nested: ` + "`checkp
 ` + "```yaml\ncheckpointing:\n  interval: 1s\n```" + `
 
 Defaults are overridden by the file, the file by the environment, the environment by ` + "`--set path=value`" + `. All of
-them are read by the same rules:
+them are read by the same rules, and a value that another one overrides is checked too:
 
 - a duration needs a unit: ` + "`500ms`, `10s`, `1m`, `1h30m`" + `; no sign, no fraction, no space, no days;
 - a size is ` + "`20kb`, `64mb` or `1gb`" + `, upper or lower case, 1kb = 1024 bytes; a bare number counts bytes;

@@ -182,6 +182,7 @@ func (p *aggProcessor) Process(_ *topology.ProcessContext, in *record, out *topo
 		result[f.name] = p.cells[i].result(f.fn)
 	}
 	out.Emit(result)
+	clear(p.cells) // values of the record must not stay alive while no other one comes
 	return nil
 }
 

@@ -191,6 +191,7 @@ func (e *expression) evalWith(ev *evaluator, r *record) (any, error) {
 	}
 	ev.steps = MaxIterations
 	out, err := ev.vm.Run(e.program, ev.env)
+	ev.env["value"] = nil // what it aliases, a fetch buffer, must not stay alive while no record comes
 	if err != nil {
 		var fe *file.Error
 		if errors.As(err, &fe) {

@@ -179,9 +179,6 @@ func (n *Node) At(path ...string) *Node {
 	return n
 }
 
-// Rename gives the same value under another path, for messages about a value that stands in for another one.
-func (n *Node) Rename(path string) *Node { return &Node{n.tree, path, n.ps} }
-
 // quote shows a text of the file in a message: as written, cut when long.
 func quote(s string) string {
 	if r := []rune(s); len(r) > 60 {
