@@ -227,12 +227,18 @@ func (s *worldSource) Run(ctx context.Context, deliver func(context.Context, ele
 	}
 }
 
-// worldSink writes into the open transaction, holding back after barriers as a sink must.
+// worldSink writes into the open transaction, holding back after barriers as a sink must: one queue per barrier that was
+// passed and not released yet.
 type worldSink struct {
 	w    *world
 	mu   sync.Mutex
-	held map[element.TaskID][]element.Record
+	held map[element.TaskID][]worldQueue
 	over bool
+}
+
+type worldQueue struct {
+	after element.CheckpointID
+	recs  []element.Record
 }
 
 func (s *worldSink) Writer(task element.TaskID) SinkWriter { return &worldWriter{s, task} }
@@ -243,21 +249,34 @@ func (s *worldSink) Seal(_ context.Context, id element.CheckpointID) error {
 			return err
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for task, qs := range s.held {
+		if len(qs) == 0 || qs[0].after != id {
+			return fmt.Errorf("seal %d: task %s holds %v", id, task, qs)
+		}
+	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.w.sealed = id
 	return nil
 }
 
-func (s *worldSink) Release(element.CheckpointID) error {
+func (s *worldSink) Release(id element.CheckpointID) error {
+	time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	for _, h := range s.held {
-		s.w.open = append(s.w.open, h...)
+	for task, qs := range s.held {
+		if qs[0].after != id {
+			return fmt.Errorf("release %d: task %s holds since %d", id, task, qs[0].after)
+		}
+		s.w.open = append(s.w.open, qs[0].recs...)
+		if s.held[task] = qs[1:]; len(qs) == 1 {
+			delete(s.held, task)
+		}
 	}
-	s.held = map[element.TaskID][]element.Record{}
 	return nil
 }
 
@@ -278,8 +297,9 @@ func (w *worldWriter) Write(_ context.Context, _ int, recs []element.Record) err
 	if w.s.over {
 		return errors.New("discarded")
 	}
-	if h, holding := w.s.held[w.task]; holding {
-		w.s.held[w.task] = append(h, recs...)
+	if qs := w.s.held[w.task]; len(qs) > 0 {
+		last := &qs[len(qs)-1]
+		last.recs = append(last.recs, recs...)
 		return nil
 	}
 	w.s.w.mu.Lock()
@@ -291,10 +311,10 @@ func (w *worldWriter) Write(_ context.Context, _ int, recs []element.Record) err
 	return nil
 }
 
-func (w *worldWriter) Barrier(element.CheckpointID) {
+func (w *worldWriter) Barrier(id element.CheckpointID) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	w.s.held[w.task] = []element.Record{}
+	w.s.held[w.task] = append(w.s.held[w.task], worldQueue{after: id})
 }
 
 // worldState is the store behind the engine's interface.
@@ -342,7 +362,7 @@ func (w *world) ports() Ports {
 	return Ports{
 		Group: w, Offsets: w, Committer: w, Checkpoints: cp,
 		NewSource: func(p []element.Position) (Source, error) { return &worldSource{w, slices.Clone(p)}, nil },
-		NewSink:   func() (Sink, error) { return &worldSink{w: w, held: map[element.TaskID][]element.Record{}}, nil },
+		NewSink:   func() (Sink, error) { return &worldSink{w: w, held: map[element.TaskID][]worldQueue{}}, nil },
 		NewState:  func(element.TaskID) State { return worldState{store.New(store.Config{})} },
 	}
 }
