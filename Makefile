@@ -16,7 +16,7 @@ test-race:
 	CGO_ENABLED=1 $(GO) test -race -short $(RACE)
 
 test-kafka: ## the same suites and the kill tests on a real Kafka: KAFKA_BROKERS, or one started from Maven artefacts with Java 17
-	MILLWEIR_REAL_KAFKA=1 $(GO) test -count=1 -timeout 30m -v -run 'Real|Conformance' ./integration/...
+	REAL_KAFKA=1 $(GO) test -count=1 -timeout 30m -v -run 'Real|Conformance' ./integration/...
 
 lint: ## formatting, vet, staticcheck and the rules in internal/lint
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi

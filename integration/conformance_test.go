@@ -17,7 +17,7 @@ import (
 	"github.com/millweir/millweir/internal/kafka"
 )
 
-var realKafka = flag.Bool("kafka", false, "run against a real Kafka too (as MILLWEIR_REAL_KAFKA=1 and KAFKA_BROKERS do)")
+var realKafka = flag.Bool("kafka", false, "run against a real Kafka too (as REAL_KAFKA=1 and KAFKA_BROKERS do)")
 
 // fact is one thing that the design takes for granted about Kafka or about kgo in front of it.
 type fact struct {
@@ -87,8 +87,8 @@ func TestTransactionConformance(t *testing.T) {
 // needReal skips where no real Kafka is wanted.
 func needReal(t *testing.T) {
 	t.Helper()
-	if !*realKafka && os.Getenv("MILLWEIR_REAL_KAFKA") == "" && os.Getenv("KAFKA_BROKERS") == "" {
-		t.Skip("-kafka, MILLWEIR_REAL_KAFKA=1 or KAFKA_BROKERS runs it")
+	if !*realKafka && os.Getenv("REAL_KAFKA") == "" && os.Getenv("KAFKA_BROKERS") == "" {
+		t.Skip("-kafka, REAL_KAFKA=1 or KAFKA_BROKERS runs it")
 	}
 }
 

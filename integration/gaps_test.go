@@ -23,7 +23,7 @@ import (
 
 // A log that Kafka's own cleaner has been through: superseded records, expired tombstones, an aborted transaction and
 // its marker are gone, and a fetcher still reaches the end, from the start and from inside of the gap.
-func TestC13_PositionReachesTheEndOfALogThatKafkaCompacted(t *testing.T) {
+func TestC13_RealPositionReachesTheEndOfALogThatKafkaCompacted(t *testing.T) {
 	needReal(t)
 	b := kafkatest.Start(t, kafkatest.Options{Properties: map[string]string{"log.cleaner.backoff.ms": "200"}})
 	if b.External {

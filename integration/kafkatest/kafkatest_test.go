@@ -132,8 +132,8 @@ func TestAnOpenPortAloneIsNoAnswer(t *testing.T) {
 // real skips unless a real broker may be started: it takes seconds and a JVM.
 func real(t *testing.T) {
 	t.Helper()
-	if os.Getenv("MILLWEIR_REAL_KAFKA") == "" || os.Getenv("KAFKA_BROKERS") != "" {
-		t.Skip("MILLWEIR_REAL_KAFKA=1 runs it")
+	if os.Getenv("REAL_KAFKA") == "" || os.Getenv("KAFKA_BROKERS") != "" {
+		t.Skip("REAL_KAFKA=1 runs it")
 	}
 }
 
