@@ -20,7 +20,7 @@
 //	serde.go    the interface, fixed sizes
 //	basic.go    string, int64, double, bytes
 //	dynamic.go  the same four for values of type any
-//	internal/num  conversions of dynamic numbers
+//	convert.go  conversions of numbers of type any, without loss
 //	json/       JSON: typed by reflection, and dynamic
 //	avro/       Avro with a local schema
 package serde

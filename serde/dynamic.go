@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-
-	"github.com/millweir/millweir/serde/internal/num"
 )
 
 // Formats names the formats that Dynamic knows, in the order in which messages list them.
@@ -22,9 +20,9 @@ func Dynamic(format string) (Serde[any], error) {
 	case "string":
 		return dynamic[string]{String(), toString}, nil
 	case "int64":
-		return fixedDynamic[int64]{dynamic[int64]{Int64(), num.Int64}}, nil
+		return fixedDynamic[int64]{dynamic[int64]{Int64(), AsInt64}}, nil
 	case "double":
-		return fixedDynamic[float64]{dynamic[float64]{Double(), num.Float64}}, nil
+		return fixedDynamic[float64]{dynamic[float64]{Double(), AsFloat64}}, nil
 	case "bytes":
 		return dynamic[[]byte]{Bytes(), toBytes}, nil
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
-	"github.com/millweir/millweir/topology/internal/memenv"
 )
 
 // wide is totalSerde without its size: the same accumulator by the general path.
@@ -53,7 +52,7 @@ func TestAggregatesMatchAModel(t *testing.T) {
 		topology.ToTopic(topology.Count(s, "count"), "count", "out", serde.String(), serde.Int64())
 		p, err := b.Plan()
 		require.NoError(rt, err)
-		env := memenv.New()
+		env := newMemEnv()
 
 		model, counts := map[string]total{}, map[string]int64{}
 		var want, wantCounts []string
@@ -248,7 +247,7 @@ func (unreadable) Decode([]byte) (total, error) { return total{}, errors.New("no
 
 // TestCountChainAllocatesPerBatchOnly is what the benchmark's 0 allocs/op rounds.
 func TestCountChainAllocatesPerBatchOnly(t *testing.T) {
-	env := memenv.New()
+	env := newMemEnv()
 	env.Discard = true
 	task := countChain(t, env)
 	recs := benchRecords(4096, 1000)

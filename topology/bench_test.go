@@ -10,7 +10,6 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
-	"github.com/millweir/millweir/topology/internal/memenv"
 )
 
 // total is an accumulator of 16 bytes.
@@ -82,7 +81,7 @@ func benchTask(b *testing.B, task *topology.Task, keys int) {
 func BenchmarkCountChain(b *testing.B) {
 	for _, keys := range []int{1000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			env := memenv.New()
+			env := newMemEnv()
 			env.Discard = true
 			benchTask(b, countChain(b, env), keys)
 		})

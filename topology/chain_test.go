@@ -17,7 +17,6 @@ import (
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
-	"github.com/millweir/millweir/topology/internal/memenv"
 )
 
 func TestUnchangedBytesPassAsTheyAre(t *testing.T) {
@@ -197,7 +196,7 @@ func TestATaskRefusesAnotherPartitionAndUseAfterClose(t *testing.T) {
 
 	p, err := b.Plan()
 	require.NoError(t, err)
-	_, err = p.NewTask("none", 0, memenv.New())
+	_, err = p.NewTask("none", 0, newMemEnv())
 	require.EqualError(t, err, `topology "app" has no source "none"`)
 }
 
@@ -270,7 +269,7 @@ func TestBranchesSeeTheSameRecordsWhateverTheBatches(t *testing.T) {
 		topology.ToTopic(s, "all", "out3", renamed{"renamed"}, serde.String())
 		p, err := b.Plan()
 		require.NoError(rt, err)
-		env := memenv.New()
+		env := newMemEnv()
 		task, err := p.NewTask("src", from.Partition, env)
 		require.NoError(rt, err)
 

@@ -60,5 +60,5 @@
 //	source.go, sink.go, aggregate_op.go, process_op.go   the other operators
 //	arena.go         memory for encodings
 //	errors.go        RecordError, PlanError, reasons
-//	internal/memenv  an Env in memory, for tests
+//	memenv_test.go   an Env in memory
 package topology

@@ -7,18 +7,17 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/topology"
-	"github.com/millweir/millweir/topology/internal/memenv"
 )
 
 // from is the partition that test records come from; test topologies read the topic "in".
 var from = element.TopicPartition{Topic: "in", Partition: 3}
 
 // drive plans a topology of one source and gives a task with its environment.
-func drive(t testing.TB, b *topology.Builder) (*topology.Task, *memenv.Env) {
+func drive(t testing.TB, b *topology.Builder) (*topology.Task, *memEnv) {
 	t.Helper()
 	p, err := b.Plan()
 	require.NoError(t, err)
-	env := memenv.New()
+	env := newMemEnv()
 	task, err := p.NewTask(p.Sources[0].Name, from.Partition, env)
 	require.NoError(t, err)
 	t.Cleanup(func() {

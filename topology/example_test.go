@@ -9,7 +9,6 @@ import (
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
-	"github.com/millweir/millweir/topology/internal/memenv"
 )
 
 // Order is what comes in.
@@ -32,7 +31,7 @@ func feed(b *topology.Builder, recs ...element.Record) {
 		fmt.Println(err)
 		return
 	}
-	env := memenv.New()
+	env := newMemEnv()
 	task, err := plan.NewTask(plan.Sources[0].Name, 0, env)
 	if err != nil {
 		fmt.Println(err)

@@ -12,7 +12,6 @@ import (
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
-	"github.com/millweir/millweir/topology/internal/memenv"
 )
 
 type (
@@ -175,7 +174,7 @@ func TestProcessLifecycle(t *testing.T) {
 	}, p.States)
 	log = nil
 	for i := range int32(2) {
-		task, err := p.NewTask("src", i, memenv.New())
+		task, err := p.NewTask("src", i, newMemEnv())
 		require.NoError(t, err)
 		require.NoError(t, task.Close())
 		require.NoError(t, task.Close())
@@ -227,7 +226,7 @@ func TestATaskThatCannotBeBuiltClosesWhatItOpened(t *testing.T) {
 	p, err := b.Plan()
 	require.NoError(t, err)
 	log = nil
-	_, err = p.NewTask("src", 0, memenv.New())
+	_, err = p.NewTask("src", 0, newMemEnv())
 	require.EqualError(t, err, "task src-0: open step late: no connection")
 	require.Equal(t, []string{"open src-0 planning=false", "close"}, log)
 }
@@ -241,10 +240,10 @@ func TestStatesMustBeThoseOfThePlan(t *testing.T) {
 	})
 	p, err := b.Plan()
 	require.NoError(t, err)
-	_, err = p.NewTask("src", 0, memenv.New())
+	_, err = p.NewTask("src", 0, newMemEnv())
 	require.ErrorContains(t, err, `state "more" with codec "json" was not declared when the topology was planned`)
 
-	other := memenv.New()
+	other := newMemEnv()
 	other.Codecs["proc/text"] = "json"
 	_, err = p.NewTask("src", 0, other)
 	require.EqualError(t, err, "task src-0: open state proc/text@string: state proc/text has codec json, not string")
@@ -260,7 +259,7 @@ func TestAPanicInCloseIsAnError(t *testing.T) {
 	topology.Process(s, "proc", func() topology.Processor[string, any, string] { return closesBadly{} })
 	p, err := b.Plan()
 	require.NoError(t, err)
-	task, err := p.NewTask("src", 0, memenv.New())
+	task, err := p.NewTask("src", 0, newMemEnv())
 	require.NoError(t, err)
 	require.EqualError(t, task.Close(), "close step proc: panic: at the end")
 }

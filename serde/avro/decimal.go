@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millweir/millweir/serde/internal/num"
+	"github.com/millweir/millweir/serde"
 )
 
 const (
@@ -128,7 +128,7 @@ func decimalText(v any) (string, bool) {
 	case float64:
 		return strconv.FormatFloat(v, 'f', -1, 64), !math.IsNaN(v) && !math.IsInf(v, 0)
 	}
-	n, ok := num.Int64(v)
+	n, ok := serde.AsInt64(v)
 	return strconv.FormatInt(n, 10), ok
 }
 

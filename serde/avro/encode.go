@@ -6,7 +6,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/millweir/millweir/serde/internal/num"
+	"github.com/millweir/millweir/serde"
 )
 
 // mismatch says that a value cannot be encoded as a type.
@@ -59,11 +59,11 @@ func scalarToNative(v any, s *schema) (any, error) {
 			return b, nil
 		}
 	case kInt:
-		if n, ok := num.Int64(v); ok && n == int64(int32(n)) {
+		if n, ok := serde.AsInt64(v); ok && n == int64(int32(n)) {
 			return int32(n), nil
 		}
 	case kLong:
-		if n, ok := num.Int64(v); ok {
+		if n, ok := serde.AsInt64(v); ok {
 			return n, nil
 		}
 	case kFloat:
@@ -122,7 +122,7 @@ func bytesToNative(v any, s *schema) (any, error) {
 func toDouble(v any) (float64, bool) {
 	n, ok := v.(json.Number)
 	if !ok {
-		return num.Float64(v)
+		return serde.AsFloat64(v)
 	}
 	f, err := strconv.ParseFloat(string(n), 64)
 	if err != nil {

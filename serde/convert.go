@@ -1,14 +1,13 @@
-// Package num converts dynamic numbers without loss.
-package num
+package serde
 
 import (
 	"encoding/json"
 	"math"
 )
 
-// Int64 gives the integer that v is: any Go integer, a whole float, or a json.Number. ok is false when v is no number, has
-// a fraction, or is out of range.
-func Int64(v any) (n int64, ok bool) {
+// AsInt64 gives the integer that v is: any Go integer, a whole float, or a json.Number. ok is false when v is no number,
+// has a fraction, or is out of range.
+func AsInt64(v any) (n int64, ok bool) {
 	switch v := v.(type) {
 	case int64:
 		return v, true
@@ -31,7 +30,7 @@ func Int64(v any) (n int64, ok bool) {
 	case uint64:
 		return int64(v), v <= math.MaxInt64
 	case float32:
-		return Int64(float64(v))
+		return AsInt64(float64(v))
 	case float64:
 		// The upper bound is 2^63, which a float64 holds exactly and an int64 does not.
 		if v == math.Trunc(v) && v >= math.MinInt64 && v < math.MaxInt64 {
@@ -44,15 +43,15 @@ func Int64(v any) (n int64, ok bool) {
 	return 0, false
 }
 
-// Float64 gives the float that v is: any float, or an integer that a float64 holds exactly. ok is false otherwise.
-func Float64(v any) (f float64, ok bool) {
+// AsFloat64 gives the float that v is: any float, or an integer that a float64 holds exactly. ok is false otherwise.
+func AsFloat64(v any) (f float64, ok bool) {
 	switch v := v.(type) {
 	case float64:
 		return v, true
 	case float32:
 		return float64(v), true
 	}
-	n, ok := Int64(v)
+	n, ok := AsInt64(v)
 	if !ok {
 		return 0, false
 	}

@@ -1,4 +1,4 @@
-package memenv
+package topology_test
 
 import (
 	"bytes"
@@ -9,20 +9,20 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// Skip is one call of Env.Skipped.
-type Skip struct {
+// skip is one call of Env.Skipped.
+type skip struct {
 	Step   string
 	Reason error
 }
 
-// Env is the environment of one task. It keeps key and value bytes of outputs as they were handed over, without a copy,
+// memEnv is the environment of one task. It keeps key and value bytes of outputs as they were handed over, without a copy,
 // and headers copied, as the interface allows; Check finds bytes that changed afterwards.
-type Env struct {
-	Tables  map[string]*Table // by step/name
+type memEnv struct {
+	Tables  map[string]*memTable // by step/name
 	Codecs  map[string]string
 	Opened  []string // in the order of the calls
 	Out     map[int][]element.Record
-	Skips   []Skip
+	Skips   []skip
 	Emits   int
 	EmitErr error // what Emit answers
 	// Discard makes Emit only count, for benchmarks.
@@ -33,13 +33,13 @@ type Env struct {
 	kept   []element.Record
 }
 
-// New gives an empty environment.
-func New() *Env {
-	return &Env{Tables: map[string]*Table{}, Codecs: map[string]string{}, Out: map[int][]element.Record{}}
+// newMemEnv gives an empty environment.
+func newMemEnv() *memEnv {
+	return &memEnv{Tables: map[string]*memTable{}, Codecs: map[string]string{}, Out: map[int][]element.Record{}}
 }
 
 // State implements topology.Env. A table that is there already, say from an earlier task, is used again.
-func (e *Env) State(step, name, codec string) (topology.StateTable, error) {
+func (e *memEnv) State(step, name, codec string) (topology.StateTable, error) {
 	id := step + "/" + name
 	if was, ok := e.Codecs[id]; ok && was != codec {
 		return nil, fmt.Errorf("state %s has codec %s, not %s", id, was, codec)
@@ -47,13 +47,13 @@ func (e *Env) State(step, name, codec string) (topology.StateTable, error) {
 	e.Opened = append(e.Opened, id)
 	e.Codecs[id] = codec
 	if e.Tables[id] == nil {
-		e.Tables[id] = NewTable()
+		e.Tables[id] = newTable()
 	}
 	return e.Tables[id], nil
 }
 
 // Emit implements topology.Env.
-func (e *Env) Emit(sink int, recs []element.Record) error {
+func (e *memEnv) Emit(sink int, recs []element.Record) error {
 	e.Emits++
 	e.Count += len(recs)
 	if e.EmitErr != nil || e.Discard {
@@ -70,12 +70,12 @@ func (e *Env) Emit(sink int, recs []element.Record) error {
 }
 
 // Skipped implements topology.Env.
-func (e *Env) Skipped(step string, reason error) {
-	e.Skips = append(e.Skips, Skip{Step: step, Reason: reason})
+func (e *memEnv) Skipped(step string, reason error) {
+	e.Skips = append(e.Skips, skip{Step: step, Reason: reason})
 }
 
 // Check fails when key or value bytes of an output have changed since they were emitted.
-func (e *Env) Check() error {
+func (e *memEnv) Check() error {
 	for i, r := range e.kept {
 		if !bytes.Equal(r.Key, e.copies[i].Key) || !bytes.Equal(r.Value, e.copies[i].Value) {
 			return fmt.Errorf("output of offset %d changed after it was emitted: %q=%q became %q=%q",

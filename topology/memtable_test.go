@@ -1,16 +1,21 @@
-// Package memenv is a topology.Env in memory, for tests and benchmarks: state tables, and the outputs of every sink.
-package memenv
+package topology_test
 
 import (
 	"bytes"
+	"fmt"
 	"hash/maphash"
 	"iter"
+	"maps"
 	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
-// Table is keyed state in open addressing: no Go map, no pointer per key. Like a real store it moves values when they
+// memTable is keyed state in open addressing: no Go map, no pointer per key. Like a real store it moves values when they
 // change their length, so what was read before a write is not valid after it.
-type Table struct {
+type memTable struct {
 	seed  maphash.Seed
 	index []uint32 // entry + 1, 0 is free
 	ents  []entry
@@ -29,13 +34,13 @@ type span struct{ off, n uint32 }
 
 func (s span) of(b []byte) []byte { return b[s.off : s.off+s.n : s.off+s.n] }
 
-// NewTable gives an empty table with room for some keys.
-func NewTable() *Table {
-	return &Table{seed: maphash.MakeSeed(), index: make([]uint32, 1024)}
+// newTable gives an empty table with room for some keys.
+func newTable() *memTable {
+	return &memTable{seed: maphash.MakeSeed(), index: make([]uint32, 1024)}
 }
 
 // find gives the entry of a key, alive or deleted, or -1 and the free place in the index.
-func (t *Table) find(key []byte) (ent int, place int, hash uint64) {
+func (t *memTable) find(key []byte) (ent int, place int, hash uint64) {
 	hash = maphash.Bytes(t.seed, key)
 	mask := len(t.index) - 1
 	for i := int(hash) & mask; ; i = (i + 1) & mask {
@@ -50,7 +55,7 @@ func (t *Table) find(key []byte) (ent int, place int, hash uint64) {
 }
 
 // Get implements topology.StateTable.
-func (t *Table) Get(key []byte) ([]byte, bool) {
+func (t *memTable) Get(key []byte) ([]byte, bool) {
 	if e, _, _ := t.find(key); e >= 0 && t.ents[e].live {
 		return t.ents[e].value.of(t.vals), true
 	}
@@ -58,13 +63,13 @@ func (t *Table) Get(key []byte) ([]byte, bool) {
 }
 
 // Put implements topology.StateTable.
-func (t *Table) Put(key, value []byte) {
+func (t *memTable) Put(key, value []byte) {
 	slot, _ := t.Upsert(key, len(value))
 	copy(slot, value)
 }
 
 // Delete implements topology.StateTable.
-func (t *Table) Delete(key []byte) {
+func (t *memTable) Delete(key []byte) {
 	if e, _, _ := t.find(key); e >= 0 && t.ents[e].live {
 		t.ents[e].live = false
 		t.live--
@@ -72,7 +77,7 @@ func (t *Table) Delete(key []byte) {
 }
 
 // Upsert implements topology.StateTable.
-func (t *Table) Upsert(key []byte, size int) ([]byte, bool) {
+func (t *memTable) Upsert(key []byte, size int) ([]byte, bool) {
 	e, place, hash := t.find(key)
 	if e < 0 {
 		e = t.insert(key, place, hash)
@@ -95,13 +100,13 @@ func (t *Table) Upsert(key []byte, size int) ([]byte, bool) {
 }
 
 // scramble makes a value that is no longer valid, or not yet filled, visibly wrong.
-func (t *Table) scramble(s span) {
+func (t *memTable) scramble(s span) {
 	for i := range s.of(t.vals) {
 		t.vals[int(s.off)+i] = 0xDB
 	}
 }
 
-func (t *Table) insert(key []byte, place int, hash uint64) int {
+func (t *memTable) insert(key []byte, place int, hash uint64) int {
 	if len(t.vals) == 0 {
 		t.vals = append(t.vals, 0) // offset 0 says "no value yet"
 	}
@@ -114,7 +119,7 @@ func (t *Table) insert(key []byte, place int, hash uint64) int {
 	return len(t.ents) - 1
 }
 
-func (t *Table) grow() {
+func (t *memTable) grow() {
 	t.index = make([]uint32, 2*len(t.index))
 	mask := len(t.index) - 1
 	for n := range t.ents {
@@ -127,10 +132,10 @@ func (t *Table) grow() {
 }
 
 // Len is the number of keys.
-func (t *Table) Len() int { return t.live }
+func (t *memTable) Len() int { return t.live }
 
 // All gives copies of all keys and values in the order of the keys.
-func (t *Table) All() iter.Seq2[string, []byte] {
+func (t *memTable) All() iter.Seq2[string, []byte] {
 	var live []entry
 	for _, e := range t.ents {
 		if e.live {
@@ -145,4 +150,41 @@ func (t *Table) All() iter.Seq2[string, []byte] {
 			}
 		}
 	}
+}
+
+func TestMemTableMatchesAMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		table, model := newTable(), map[string]string{}
+		for range rapid.IntRange(0, 2000).Draw(t, "operations") {
+			key := fmt.Sprint(rapid.IntRange(0, 900).Draw(t, "key"))
+			size := rapid.IntRange(0, 3).Draw(t, "size")
+			old, has := model[key]
+			switch rapid.IntRange(0, 3).Draw(t, "operation") {
+			case 0:
+				model[key] = "xyz"[:size]
+				table.Put([]byte(key), []byte("xyz"[:size]))
+			case 1:
+				slot, existed := table.Upsert([]byte(key), size)
+				require.Equal(t, has && len(old) == size, existed)
+				if existed {
+					require.Equal(t, old, string(slot))
+				}
+				copy(slot, "uvw")
+				model[key] = "uvw"[:size]
+			case 2:
+				delete(model, key)
+				table.Delete([]byte(key))
+			case 3:
+				got, ok := table.Get([]byte(key))
+				require.Equal(t, has, ok)
+				require.Equal(t, old, string(got))
+			}
+		}
+		all := map[string]string{}
+		for k, v := range table.All() {
+			all[k] = string(v)
+		}
+		require.True(t, maps.Equal(model, all))
+		require.Equal(t, len(model), table.Len())
+	})
 }
