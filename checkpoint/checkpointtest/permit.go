@@ -1,4 +1,3 @@
-// Package checkpointtest helps the tests of packages that commit checkpoints.
 package checkpointtest
 
 import (
