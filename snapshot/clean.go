@@ -11,176 +11,218 @@ import (
 
 // CleanReport says what Clean did.
 type CleanReport struct {
-	Retained     []element.CheckpointName // committed checkpoints of this instance that are kept, newest first
+	Retained     []element.CheckpointName // checkpoints of this instance that are kept as committed, newest first
 	Deleted      int                      // files
 	DeletedBytes int64
 	KeptBytes    int64 // of this instance's files
 }
 
-// Clean deletes what nothing needs of this instance's files. Kept are: the NumRetained newest committed checkpoints,
-// everything newer than the newest committed one, everything that is named by those roots, by the roots of other
-// instances (a partition that moved takes its chain along), or by the roots in committed; and merged runs that no
-// committed root names yet.
+// Clean deletes what nothing needs of this instance's files. Kept are: the NumRetained newest committed checkpoints;
+// everything newer than the newest committed one; older ones that hold a task for which no newer committed root of
+// any instance exists (it moved, and its new owner has not committed yet); everything that those roots, the roots of
+// other instances (a partition that moved takes its chain along) and the roots in committed name; and merged runs
+// that no committed root names yet.
 //
-// committed holds the roots that the group's committed handles name, of all instances, as far as the caller knows
-// them; those of this instance count as committed without a marker. They must have been read before the call. When
-// a root cannot be read nothing is deleted and the error says which. Files that are not ours are not touched.
+// committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this
+// instance count as committed without a marker. They must have been read before the call. When a root or a marker
+// cannot be read nothing is deleted and the error says which. Files that are not ours are not touched. What is left
+// of interrupted writes goes too.
 func (r *Repository) Clean(ctx context.Context, committed []RootRef) (CleanReport, error) {
-	inv, err := r.inventory(ctx)
+	inv, err := r.inventory(ctx) // before any root is read: what appears later is not judged
 	if err != nil {
 		return CleanReport{}, err
 	}
-	plan, err := r.planClean(ctx, inv, committed)
-	if err != nil {
+	c := &cleaner{r: r, ctx: ctx, inv: inv, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{}}
+	if err := c.read(committed); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	return r.deleteAll(ctx, plan)
+	c.judgeRoots()
+	c.settleMerged()
+	return r.deleteAll(ctx, c.judgeFiles())
 }
 
-// cleanPlan is decided completely before the first deletion.
-type cleanPlan struct {
+// cleaner decides completely before the first deletion.
+type cleaner struct {
+	r         *Repository
+	ctx       context.Context
+	inv       *inventory
+	roots     map[string]cleanRoot // all of the application, by path
+	committed map[string]bool      // paths of roots
+	needed    map[string]bool      // files
+
+	newest element.CheckpointID // this instance's newest committed
 	report CleanReport
-	// roots, then markers, then data: what an interrupted Clean leaves is never a root whose runs are gone.
-	doomed []FileInfo
 }
 
-func (r *Repository) planClean(ctx context.Context, inv *inventory, committed []RootRef) (*cleanPlan, error) {
-	own, err := r.ownCommitted(ctx, inv, committed)
+type cleanRoot struct {
+	ref  RootRef
+	root *Root
+}
+
+// read reads all roots and finds out which are committed: marked, named by a handle, or named as predecessor by one
+// that is.
+func (c *cleaner) read(handles []RootRef) error {
+	for i := range handles {
+		if err := c.load(handles[i].Path, &handles[i]); err != nil {
+			return err
+		}
+		c.committed[handles[i].Path] = true
+		c.need(handles[i].Path)
+	}
+	for _, in := range c.inv.instances {
+		for _, p := range in.roots {
+			if err := c.readOne(p); err != nil {
+				if in.dir != c.r.dir && errors.Is(err, fs.ErrNotExist) && !c.committed[p.String()] {
+					delete(c.roots, p.String())
+					continue // its own cleaner was faster
+				}
+				return err
+			}
+		}
+	}
+	for path := range c.roots {
+		for c.committed[path] {
+			pred := c.roots[path].root.Predecessor
+			if pred == nil || c.committed[pred.Path] || c.roots[pred.Path].root == nil {
+				break
+			}
+			path = pred.Path
+			c.committed[path] = true
+		}
+	}
+	return nil
+}
+
+// readOne reads a root and, when it has one, its marker.
+func (c *cleaner) readOne(p filePath) error {
+	path := p.String()
+	if !c.inv.marked[path] {
+		return c.load(path, nil)
+	}
+	ref, err := c.r.readMarker(c.ctx, p)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var newest element.CheckpointID
-	retained := map[string]bool{}
-	plan := &cleanPlan{}
-	for _, p := range own {
-		newest = max(newest, p.name.ID)
-		retained[p.String()] = true
-		plan.report.Retained = append(plan.report.Retained, p.name)
+	if err := c.load(path, &ref); err != nil {
+		return err
 	}
-	needed := map[string]bool{} // files
-	live := map[RootRef]*Root{} // for the cache
-	use := func(path string, want *RootRef) error {
-		root, ref, err := r.cachedRoot(ctx, path, want)
+	c.committed[path] = true
+	return nil
+}
+
+// load reads a root, once: a name never changes its content. want is what it must be, nil when that is not known.
+func (c *cleaner) load(path string, want *RootRef) error {
+	if have, ok := c.roots[path]; ok && (want == nil || have.ref == *want) {
+		return nil
+	}
+	c.r.mu.Lock()
+	have, ok := c.r.parsed[path]
+	c.r.mu.Unlock()
+	if !ok || (want != nil && have.ref != *want) {
+		var err error
+		if want != nil {
+			have.ref = *want
+			have.root, err = c.r.ReadRoot(c.ctx, *want)
+		} else {
+			have.root, have.ref, err = c.r.loadRoot(c.ctx, path)
+		}
 		if err != nil {
 			return err
 		}
-		needed[path] = true
-		live[ref] = root
-		for i := range root.Tasks {
-			for _, run := range root.Tasks[i].Runs {
-				needed[run.File] = true
-			}
-		}
-		return nil
 	}
-	for i := range committed {
-		if err := use(committed[i].Path, &committed[i]); err != nil {
-			return nil, err
+	c.roots[path] = have
+	return nil
+}
+
+// need keeps a root and all that it names.
+func (c *cleaner) need(path string) {
+	c.needed[path] = true
+	for _, e := range c.roots[path].root.Tasks {
+		for _, run := range e.Runs {
+			c.needed[run.File] = true
 		}
 	}
-	for _, in := range inv.instances {
-		for _, p := range in.roots {
+}
+
+// judgeRoots marks the files that are needed.
+func (c *cleaner) judgeRoots() {
+	last := map[element.TaskID]element.CheckpointID{} // newest committed root of a task, of all instances
+	for path := range c.committed {
+		r := c.roots[path]
+		for i := range r.root.Tasks {
+			id := r.root.Tasks[i].Task
+			last[id] = max(last[id], r.ref.Name.ID)
+		}
+		if parseFilePath(path).dir == c.r.dir {
+			c.newest = max(c.newest, r.ref.Name.ID)
+		}
+	}
+	for _, in := range c.inv.instances {
+		kept := 0
+		for _, p := range in.roots { // newest first
 			path := p.String()
-			if needed[path] || (in.dir == r.dir && !retained[path] && p.name.ID <= newest) {
-				continue
-			}
-			err := use(path, nil)
-			if errors.Is(err, fs.ErrNotExist) && in.dir != r.dir {
-				continue // its own cleaner was faster
-			}
-			if err != nil {
-				return nil, err
+			switch {
+			case c.roots[path].root == nil:
+			case in.dir != c.r.dir:
+				c.need(path) // the other instance decides what of it goes
+			case c.committed[path] && kept < c.r.retain:
+				kept++
+				c.report.Retained = append(c.report.Retained, p.name)
+				c.need(path)
+			case p.name.ID > c.newest, c.isLast(path, last):
+				c.need(path)
 			}
 		}
 	}
-	r.settleMerged(retained, live, needed)
-	r.judgeFiles(inv, plan, needed, newest)
-	return plan, nil
 }
 
-// ownCommitted gives this instance's newest committed roots, at most as many as are retained, newest first. Committed
-// are those marked, named by a handle, or named as predecessor by one that is.
-func (r *Repository) ownCommitted(ctx context.Context, inv *inventory, handles []RootRef) ([]filePath, error) {
-	known := map[string]RootRef{}
-	for _, ref := range handles {
-		known[ref.Path] = ref
+// isLast reports whether a root holds a task that no newer committed root holds. Checkpoint ids grow along a task's
+// history, wherever the task lives. A root that is not known to be committed counts too: the marker may be missing.
+func (c *cleaner) isLast(path string, last map[element.TaskID]element.CheckpointID) bool {
+	r := c.roots[path]
+	for i := range r.root.Tasks {
+		newest, ok := last[r.root.Tasks[i].Task]
+		if !ok || newest < r.ref.Name.ID || (newest == r.ref.Name.ID && c.committed[path]) {
+			return true
+		}
 	}
-	var out []filePath
-	for _, in := range inv.instances {
-		if in.dir != r.dir {
+	return false
+}
+
+// settleMerged protects merged runs, drops those that a committed root of ours names by now, and leaves the kept
+// roots for the next time.
+func (c *cleaner) settleMerged() {
+	named, parsed := map[string]bool{}, map[string]cleanRoot{}
+	for path, r := range c.roots {
+		if !c.needed[path] {
 			continue
 		}
-		for _, p := range in.roots { // newest first, so a predecessor is met after its successor
-			if len(out) == r.retain {
-				break
-			}
-			ref, ok := known[p.String()]
-			if !ok && inv.marked[p.String()] {
-				var err error
-				if ref, err = r.readMarker(ctx, p); err != nil {
-					return nil, err
+		parsed[path] = r
+		if p := parseFilePath(path); p.dir == c.r.dir && c.committed[path] {
+			for _, e := range r.root.Tasks {
+				for _, run := range e.Runs {
+					named[run.File] = true
 				}
-				ok = true
-			}
-			if !ok {
-				continue
-			}
-			root, _, err := r.cachedRoot(ctx, p.String(), &ref)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, p)
-			if root.Predecessor != nil {
-				known[root.Predecessor.Path] = *root.Predecessor
 			}
 		}
 	}
-	return out, nil
-}
-
-// cachedRoot reads a root once: a name never changes its content.
-func (r *Repository) cachedRoot(ctx context.Context, path string, want *RootRef) (*Root, RootRef, error) {
-	r.mu.Lock()
-	for ref, root := range r.parsed {
-		if ref.Path == path && (want == nil || *want == ref) {
-			r.mu.Unlock()
-			return root, ref, nil
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	for task, path := range c.r.merged {
+		if named[path] {
+			delete(c.r.merged, task)
 		}
+		c.needed[path] = true
 	}
-	r.mu.Unlock()
-	if want != nil {
-		root, err := r.ReadRoot(ctx, *want)
-		return root, *want, err
-	}
-	return r.loadRoot(ctx, path)
-}
-
-// settleMerged protects merged runs, drops those that a committed root names by now, and keeps only live roots in
-// the cache.
-func (r *Repository) settleMerged(retained map[string]bool, live map[RootRef]*Root, needed map[string]bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for ref, root := range live {
-		if !retained[ref.Path] {
-			continue
-		}
-		for i := range root.Tasks {
-			for _, run := range root.Tasks[i].Runs {
-				delete(r.merged, run.File)
-			}
-		}
-	}
-	for path := range r.merged {
-		needed[path] = true
-	}
-	r.parsed = live
+	c.r.parsed = parsed
 }
 
 // judgeFiles condemns this instance's files that are neither needed nor newer than the newest committed checkpoint.
-func (r *Repository) judgeFiles(inv *inventory, plan *cleanPlan, needed map[string]bool, newest element.CheckpointID) {
+// Roots come first, then markers, then data: what an interrupted Clean leaves is never a root whose runs are gone.
+func (c *cleaner) judgeFiles() *cleanPlan {
 	var roots, markers, data []FileInfo
-	for _, in := range inv.instances {
-		if in.dir != r.dir {
+	for _, in := range c.inv.instances {
+		if in.dir != c.r.dir {
 			continue
 		}
 		for _, f := range in.all {
@@ -189,8 +231,8 @@ func (r *Repository) judgeFiles(inv *inventory, plan *cleanPlan, needed map[stri
 			if p.kind == markerFile { // lives as long as its root
 				key.kind = rootFile
 			}
-			if needed[key.String()] || p.name.ID > newest {
-				plan.report.KeptBytes += f.Length
+			if c.needed[key.String()] || p.name.ID > c.newest {
+				c.report.KeptBytes += f.Length
 				continue
 			}
 			switch p.kind {
@@ -203,7 +245,12 @@ func (r *Repository) judgeFiles(inv *inventory, plan *cleanPlan, needed map[stri
 			}
 		}
 	}
-	plan.doomed = append(append(roots, markers...), data...)
+	return &cleanPlan{report: c.report, doomed: append(append(roots, markers...), data...)}
+}
+
+type cleanPlan struct {
+	report CleanReport
+	doomed []FileInfo
 }
 
 func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanReport, error) {

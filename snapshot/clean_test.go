@@ -122,6 +122,35 @@ func TestCleanKeepsWhatHandlesAndOtherInstancesName(t *testing.T) {
 	require.ErrorContains(t, err, refA1.Path)
 }
 
+func TestCleanKeepsATaskThatItsNewOwnerHasNotCommittedYet(t *testing.T) {
+	m := vfs.NewMem()
+	a, b := openRepo(t, m, "a"), openRepo(t, m, "b")
+	refA1, rootA1 := mustCheckpoint(t, a, 1, 1, nil, nil, map[element.TaskID]change{taskA: {"totals/acc|a": val("1")}, taskB: {"totals/acc|b": val("1")}})
+	require.NoError(t, a.MarkCommitted(ctx, refA1))
+	prev, root := &refA1, &Root{Tasks: rootA1.Tasks[:1]}
+	for id := 2; id <= 9; id++ { // b restores taskB for a long time; a knows nothing of it
+		ref, next := mustCheckpoint(t, a, id, 1, prev, root, map[element.TaskID]change{taskA: {"totals/acc|a": val(fmt.Sprint(id))}})
+		require.NoError(t, a.MarkCommitted(ctx, ref))
+		prev, root = &ref, next
+		_, err := a.Clean(ctx, []RootRef{ref})
+		require.NoError(t, err)
+		got, err := b.ReadRoot(ctx, refA1)
+		require.NoError(t, err)
+		_, err = b.Verify(ctx, got.Tasks[1])
+		require.NoError(t, err)
+	}
+	refB, rootB := mustCheckpoint(t, b, 2, 2, &refA1, &Root{Tasks: rootA1.Tasks[1:]}, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
+	_, err := a.Clean(ctx, nil)
+	require.NoError(t, err)
+	require.Contains(t, listAll(t, a), refA1.Path, "b's root is not known to be committed")
+	require.NoError(t, b.MarkCommitted(ctx, refB))
+	_, err = a.Clean(ctx, nil)
+	require.NoError(t, err)
+	require.NotContains(t, listAll(t, a), refA1.Path)
+	_, err = b.Verify(ctx, rootB.Tasks[0])
+	require.NoError(t, err)
+}
+
 func TestCleanDeletesNothingWhenARootCannotBeRead(t *testing.T) {
 	for _, victim := range []string{"shop/i-0/chk-2-0000000000000001.root", "shop/i-0/chk-3-0000000000000001.committed", "shop/other/chk-1-0000000000000009.root"} {
 		d := newDamaged(t)
@@ -248,8 +277,10 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 		}
 		clean := func(r *Repository) {
 			var keep []RootRef
-			for _, ref := range handle {
-				keep = append(keep, ref)
+			for _, id := range tasks { // what the caller knows of the group may be little
+				if ref, ok := handle[id]; ok && rapid.Bool().Draw(rt, "known") {
+					keep = append(keep, ref)
+				}
 			}
 			_, err := r.Clean(ctx, keep)
 			require.NoError(rt, err)
@@ -318,7 +349,9 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 					want[e.Task].apply(changes[e.Task])
 				}
 				last[inst] = &ref
-				require.NoError(rt, r.MarkCommitted(ctx, ref))
+				if rapid.IntRange(0, 3).Draw(rt, "marker") > 0 { // else the process died before it
+					require.NoError(rt, r.MarkCommitted(ctx, ref))
+				}
 			}
 		}
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {

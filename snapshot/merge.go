@@ -14,8 +14,8 @@ import (
 // runs win; tombstones and what they hide are dropped. The task's next root lists the result in place of entry.Runs.
 // All runs are verified before the first byte is written. Memory: one block per run.
 //
-// Clean leaves the file alone until a committed root names it, or Forget is called. A task without runs gives the
-// zero RunRef.
+// Clean leaves the file alone until a committed root names it, the task is merged again, or Forget is called. A task
+// without runs gives the zero RunRef.
 func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, entry TaskEntry) (RunRef, error) {
 	if len(entry.Runs) == 0 {
 		return RunRef{}, nil
@@ -35,14 +35,14 @@ func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, ent
 		return RunRef{}, err
 	}
 	path := filePath{dir: r.dir, kind: fullFile, name: name, task: entry.Task.String()}.String()
-	r.setMerged(path, true) // before it appears, so that no Clean can meet it unprotected
+	r.protect(entry.Task.String(), path) // before it appears, so that no Clean can meet it unprotected
 	var ref RunRef
 	info, err := r.st.Put(ctx, path, func(w io.Writer) (err error) {
 		ref, err = m.write(w, name)
 		return err
 	})
 	if err != nil {
-		r.setMerged(path, false)
+		r.Forget(RunRef{File: path})
 		return RunRef{}, fmt.Errorf("merge %s: task %s: %w", name, entry.Task, err)
 	}
 	ref.File, ref.FileSize = path, info.Length
@@ -51,16 +51,18 @@ func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, ent
 }
 
 // Forget says that a merged run will not be used, so that Clean may delete it.
-func (r *Repository) Forget(ref RunRef) { r.setMerged(ref.File, false) }
-
-func (r *Repository) setMerged(path string, on bool) {
+func (r *Repository) Forget(ref RunRef) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if on {
-		r.merged[path] = true
-	} else {
-		delete(r.merged, path)
+	if task := parseFilePath(ref.File).task; r.merged[task] == ref.File {
+		delete(r.merged, task)
 	}
+}
+
+func (r *Repository) protect(task, path string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.merged[task] = path
 }
 
 // merger merges runs state by state. The runs were verified; the second reading still checks every block.

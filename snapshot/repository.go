@@ -40,9 +40,9 @@ type Repository struct {
 	log     *slog.Logger
 
 	mu     sync.Mutex
-	merged map[string]bool   // full runs written here that no committed root names yet
-	parsed map[RootRef]*Root // roots that Clean read the last time
-	files  map[string]int64  // sizes of files known to be durable
+	merged map[string]string    // by task: the newest full run written here, while no committed root names it
+	parsed map[string]cleanRoot // by path: roots that Clean kept the last time
+	files  map[string]int64     // sizes of files known to be durable
 }
 
 // OpenRepository opens the checkpoint directory, creates or reads its store id and removes what interrupted writes
@@ -65,7 +65,7 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	}
 	r := &Repository{
 		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
-		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]bool{}, parsed: map[RootRef]*Root{}, files: map[string]int64{},
+		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]string{}, parsed: map[string]cleanRoot{}, files: map[string]int64{},
 	}
 	if r.log == nil {
 		r.log = slog.Default()
