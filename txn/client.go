@@ -99,6 +99,16 @@ func (c *client) wait(ctx context.Context) error {
 	}
 }
 
+// settle waits until the client has noted every partition that it produced to. It must come between the last promise
+// and EndTransaction.
+//
+// When a topic's partitions are first learnt, kgo (1.22.3) sends the records that waited for them before it stores the
+// partitions where EndTransaction looks. An EndTransaction(commit) in between sees no partition, decides that no
+// produce succeeded, sends an abort and returns nil: the checkpoint would pass for committed while its output and its
+// offsets are gone. Sending and storing happen under one lock, and AbortBufferedRecords, which has nothing to abort
+// here since every promise was called, is the public call that takes it.
+func (c *client) settle(ctx context.Context) error { return c.cl.AbortBufferedRecords(ctx) }
+
 // produceBatch hands records over. The caller keeps the transaction open meanwhile.
 func (c *client) produceBatch(ctx context.Context, recs []kgo.Record) error {
 	if err := c.failure(); err != nil {

@@ -62,6 +62,26 @@ func TestManyProducersOneTransaction(t *testing.T) {
 	}
 }
 
+// TestFirstCommitOnANewTopicIsReal takes the first commit of many clients: without client.settle one in a few hundred
+// was turned into an abort and reported as a success (seen with -race on a busy machine).
+func TestFirstCommitOnANewTopicIsReal(t *testing.T) {
+	e := newEnv(t)
+	var want []string
+	id := uint64(0)
+	for i := range 15 {
+		m := e.manager(func(c *Config) { c.Instance = fmt.Sprint("new", i) })
+		for range DefaultSlots {
+			id++
+			want = append(want, fmt.Sprint("v", id))
+			require.NoError(t, e.checkpoint(m, checkpointID(id), fmt.Sprint("v", id)))
+			off, h := e.committed()
+			require.Equal(t, fmt.Sprint(id*10, " h", id), fmt.Sprint(off, " ", h))
+		}
+		m.Close()
+	}
+	require.Equal(t, want, e.read(outTopic))
+}
+
 func TestAbortWhileProducersWaitForRoom(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager(func(c *Config) { c.MaxBufferedRecords = 10 })

@@ -49,6 +49,8 @@
 //	    with the same id, which aborts what was left open.
 //	I8  A record is produced only into the transaction that is open: between Seal and the end of the commit Produce
 //	    gives ErrSealed and buffers nothing.
+//	I9  EndTransaction is called only after the client has noted the partitions it produced to (client.settle): kgo
+//	    would else turn the first commit on a new topic into an abort and report success.
 //
 // Goroutines: Init runs one goroutine per slot and waits for all. The clients own theirs; Close ends them. Produce may
 // be called from many goroutines. Init, Seal, Commit, CommitInitial, Reopen, Abort and Close exclude each other; a

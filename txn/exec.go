@@ -205,6 +205,9 @@ func (m *Manager) flush(j *job, c *client) Event {
 		// Flush does not count records that failed before they were buffered; their promises may still be on the way.
 		err = c.wait(j.ctx)
 	}
+	if err == nil {
+		err = c.settle(j.ctx)
+	}
 	m.stats.Flush += time.Since(start)
 	failed := c.failed.Load()
 	if f := c.first.Load(); f != nil {
