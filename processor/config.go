@@ -35,7 +35,8 @@ type Config struct {
 	RetainedCheckpoints int
 	// Backend is state.backend. Default Badger.
 	Backend Backend
-	// LocalDirs hold the local copy of the state (state.local.root-dirs). Default <DataDir>/local.
+	// LocalDirs are the places for the local copy of the state (state.local.root-dirs). The first one that can be used is
+	// taken; the copy lies in a directory there that has the application's name. Default <DataDir>/local.
 	LocalDirs []string
 
 	// Interval is the time between checkpoints (checkpointing.interval). Default 1 s.
@@ -68,6 +69,8 @@ type Config struct {
 	ClientOptions []kgo.Opt
 	// Decorate may replace any of the engine's ports before it starts: for fault injection and tests.
 	Decorate func(*engine.Ports)
+
+	local localPace
 }
 
 // TransactionTimeoutFor derives the transaction timeout: a transaction lives from the end of one checkpoint to the end

@@ -14,7 +14,16 @@
 //	I2  Everything that can be refused before the first record is: the cluster, the topics, the transaction timeout
 //	    and the checkpoint directory are checked in this order, each with a message that says what to do.
 //	I3  What Run opens, Run closes, in reverse order, whatever happens in between.
+//	I4  The local copy of the state follows the commits and is never ahead of them: it takes only runs of committed
+//	    roots, whole and verified. A version on disk names the checkpoint and the run that the copy ends with; it is
+//	    brought forward only along the chain on which that run lies, and built anew from a whole root otherwise.
+//	I5  Nothing that happens to the local copy fails or delays the service: a root is handed over without waiting,
+//	    reading and writing are paced, and the end of both is bounded by the shutdown timeout.
+//
+// Goroutines: beside those of the clients and of the engine, one keeper of the local copy (badger backend only),
+// started by openLocal and awaited in close, after the engine has ended.
 //
 // Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
-// instance id), log.go (what is logged), offsets.go (reads of positions).
+// instance id), log.go (what is logged), offsets.go (reads of positions), local.go (keeper of the local copy: life and
+// schedule), local_read.go (its reading), lane.go (the way of one task's copy to the newest root).
 package processor

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -32,6 +33,10 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 		return err
 	}
 	s := &service{plan: plan, cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
+	defer context.AfterFunc(ctx, func() {
+		now := time.Now()
+		s.stopped.Store(&now)
+	})()
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.open(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -55,7 +60,8 @@ type service struct {
 	reads       reads
 	group       *kafkasrc.Group
 	manager     *txn.Manager
-	local       engine.LocalCopy
+	local       engine.LocalCopy          // nil without one
+	stopped     atomic.Pointer[time.Time] // when Run was told to stop
 
 	closers []func() error
 }
@@ -78,7 +84,7 @@ func (s *service) kafka() kafka.Config {
 
 // open checks and opens everything, cheapest and most local first.
 func (s *service) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openIdentity, s.openCluster, s.openCheckpoints, s.openKafka}
+	steps := []func(context.Context) error{s.openIdentity, s.openCluster, s.openCheckpoints, s.openLocal, s.openKafka}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
