@@ -151,6 +151,30 @@ func TestCleanKeepsATaskThatItsNewOwnerHasNotCommittedYet(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestCleanKeepsARootWhoseMarkerIsMissing: the process died between commit and marker, its tasks moved, and it went
+// on with another one.
+func TestCleanKeepsARootWhoseMarkerIsMissing(t *testing.T) {
+	m := vfs.NewMem()
+	a := openRepo(t, m, "a")
+	ref1, root1 := mustCheckpoint(t, a, 1, 1, nil, nil, map[element.TaskID]change{taskB: {"totals/acc|b": val("1")}})
+	require.NoError(t, a.MarkCommitted(ctx, ref1))
+	ref2, root2 := mustCheckpoint(t, a, 2, 1, &ref1, root1, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
+	a = openRepo(t, m, "a")
+	var prev *RootRef
+	root := &Root{}
+	for id := 3; id <= 9; id++ {
+		ref, next := mustCheckpoint(t, a, id, 2, prev, root, map[element.TaskID]change{taskA: {"totals/acc|a": val(fmt.Sprint(id))}})
+		require.NoError(t, a.MarkCommitted(ctx, ref))
+		prev, root = &ref, next
+		_, err := a.Clean(ctx, []RootRef{ref})
+		require.NoError(t, err)
+	}
+	_, err := a.ReadRoot(ctx, ref2)
+	require.NoError(t, err)
+	_, err = a.Verify(ctx, root2.Tasks[0])
+	require.NoError(t, err)
+}
+
 func TestCleanDeletesNothingWhenARootCannotBeRead(t *testing.T) {
 	for _, victim := range []string{"shop/i-0/chk-2-0000000000000001.root", "shop/i-0/chk-3-0000000000000001.committed", "shop/other/chk-1-0000000000000009.root"} {
 		d := newDamaged(t)

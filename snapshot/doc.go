@@ -13,9 +13,10 @@
 //	    (task, interval, states) and order of keys are checked too; a Restore that returned nil checked everything.
 //	I5  Decoders return errors for any input, and allocate in proportion to the bytes that are there, whatever the
 //	    bytes claim.
-//	I6  Clean deletes only files of its own instance that nothing reaches: neither a retained root, nor a root named
-//	    by a committed handle, nor anything newer than the newest committed checkpoint. If one root cannot be read
-//	    it deletes nothing.
+//	I6  Clean deletes only files of its own instance that nothing reaches: no retained root, no root named by a
+//	    committed handle, no root of another instance, no root that holds a task of which no newer root is known to
+//	    be committed, and nothing newer than the newest committed checkpoint. If one root cannot be read it deletes
+//	    nothing.
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows the
 //	    task. Everything else that does not match is refused with a reason.
 //
