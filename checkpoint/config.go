@@ -15,6 +15,9 @@ type Config struct {
 	// Interval is the time from one trigger to the next. A trigger that comes due while a checkpoint is in flight is
 	// not lost: it happens right after that one's end. Triggers that nobody could take do not pile up. In (0, MaxDuration].
 	Interval time.Duration
+	// First is the time from the first task to the first trigger, when it is to be shorter than Interval: after a restart
+	// readers wait for the first commit, and how long ago the last one was is not known. In [0, Interval], 0 = Interval.
+	First time.Duration
 	// Timeout is counted from the trigger. A checkpoint that has not got its Permit by then is aborted. In (0, MaxDuration].
 	Timeout time.Duration
 	// MinPause is the least time from the end of one checkpoint to the trigger of the next, whatever the interval and
@@ -39,6 +42,9 @@ func (c Config) Validate() error {
 	bounded("interval", c.Interval)
 	positive("timeout", c.Timeout)
 	bounded("timeout", c.Timeout)
+	if c.First < 0 || c.First > c.Interval {
+		problems = append(problems, fmt.Errorf("checkpoint first is %v: it must be within the interval", c.First))
+	}
 	if c.MinPause < 0 {
 		problems = append(problems, fmt.Errorf("checkpoint min-pause is %v: it must not be negative", c.MinPause))
 	}

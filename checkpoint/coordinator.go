@@ -55,12 +55,15 @@ func New(cfg Config, last element.CheckpointID) *Coordinator {
 
 // AddTask makes a task part of every later checkpoint; one that is in flight does not wait for it, so what the task
 // writes until that one is complete must be held back, as if the task had passed its barrier. To add a task twice
-// changes nothing. The first task starts the first interval.
+// changes nothing. The first task starts the first interval, which Config.First may shorten.
 func (c *Coordinator) AddTask(now time.Duration, t element.TaskID) []Action {
 	if c.enter(now); !c.dead && c.tasks[t] == nil {
 		c.tasks[t] = &taskState{}
 		if !c.clockRuns {
 			c.clockRuns, c.lastTrigger = true, c.now
+			if c.cfg.First > 0 {
+				c.lastTrigger -= c.cfg.Interval - c.cfg.First // as if the last trigger was that much earlier
+			}
 		}
 	}
 	return c.leave()

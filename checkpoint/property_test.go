@@ -60,6 +60,7 @@ func newWorld(t *rapid.T) *world {
 		return time.Duration(rapid.IntRange(lo, hi).Draw(t, name)) * time.Millisecond
 	}
 	cfg := Config{Interval: ms("interval", 1, 50), Timeout: ms("timeout", 50, 2000), MinPause: ms("min-pause", 0, 80)}
+	cfg.First = time.Duration(rapid.Int64Range(0, int64(cfg.Interval/time.Millisecond)).Draw(t, "first")) * time.Millisecond
 	require.NoError(t, cfg.Validate())
 	last := element.CheckpointID(rapid.IntRange(0, 5).Draw(t, "last"))
 	return &world{
@@ -203,6 +204,9 @@ func (w *world) add(now time.Duration) {
 		}
 		if !w.started {
 			w.started, w.trigger = true, w.now
+			if w.cfg.First > 0 {
+				w.trigger = w.now + w.cfg.First - w.cfg.Interval
+			}
 		}
 	})
 }

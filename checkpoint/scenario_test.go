@@ -100,6 +100,8 @@ func newScene(args []string) (*scene, error) {
 			cfg.Interval, err = time.ParseDuration(value)
 		case "timeout":
 			cfg.Timeout, err = time.ParseDuration(value)
+		case "first":
+			cfg.First, err = time.ParseDuration(value)
 		case "min-pause":
 			cfg.MinPause, err = time.ParseDuration(value)
 		case "last":

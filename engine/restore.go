@@ -20,6 +20,10 @@ import (
 // restoreParallel is how many tasks are restored at once.
 const restoreParallel = 4
 
+// firstCheckpoint is when the first checkpoint of an attempt comes at the latest: readers have waited for the restart
+// and see new output soon.
+const firstCheckpoint = 100 * time.Millisecond
+
 // resolve reads what the group has committed and decides how every task of the assignment starts.
 func (a *attempt) resolve() (map[element.TaskID]snapshot.Decision, error) {
 	facts, err := a.facts()
@@ -213,7 +217,9 @@ func (a *attempt) openChains() error {
 			a.last = t.root
 		}
 	}
-	a.co = checkpoint.New(checkpoint.Config{Interval: a.r.cfg.Interval, Timeout: a.r.cfg.CheckpointTimeout, MinPause: a.r.cfg.MinPause}, a.lastID)
+	a.co = checkpoint.New(checkpoint.Config{
+		Interval: a.r.cfg.Interval, First: min(a.r.cfg.Interval, firstCheckpoint), Timeout: a.r.cfg.CheckpointTimeout, MinPause: a.r.cfg.MinPause,
+	}, a.lastID)
 	return nil
 }
 
