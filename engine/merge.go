@@ -72,5 +72,13 @@ func (a *attempt) chainOf(id element.TaskID) []snapshot.RunRef {
 			return append([]snapshot.RunRef{full}, runs[i+1:]...)
 		}
 	}
+	a.r.ports.Checkpoints.Forget(full)
 	return runs
+}
+
+// forgetMerges gives up the full runs that no root names yet; the attempt is over.
+func (a *attempt) forgetMerges() {
+	for _, run := range a.merge.full {
+		a.r.ports.Checkpoints.Forget(run)
+	}
 }

@@ -107,6 +107,8 @@ type Checkpoints interface {
 	MarkCommitted(ctx context.Context, ref snapshot.RootRef) error
 	Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error)
 	Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error)
+	// Forget says that a merged run will not be used: Clean may remove it.
+	Forget(ref snapshot.RunRef)
 	Clean(ctx context.Context, committed []snapshot.RootRef) (snapshot.CleanReport, error)
 	StoreID() string
 }
