@@ -243,13 +243,13 @@ func (s *scene) feedReport(now time.Duration, input string, args []string) ([]Ac
 		st, err := parseStats(args)
 		return c.Persisted(now, id, st), err
 	case "flush-failed":
-		err, _ := parseCause(args)
+		_, err := parseCause(args)
 		return c.FlushFailed(now, id, err), nil
 	case "root-failed":
-		err, _ := parseCause(args)
+		_, err := parseCause(args)
 		return c.RootFailed(now, id, err), nil
 	case "commit-failed":
-		err, class := parseCause(args)
+		class, err := parseCause(args)
 		return c.CommitFailed(now, id, err, class), nil
 	}
 	if len(args) == 0 {
@@ -267,7 +267,7 @@ func (s *scene) feedReport(now time.Duration, input string, args []string) ([]Ac
 		st, err := parseStats(args)
 		return c.Acked(now, id, t, st), err
 	case "decline":
-		err, _ := parseCause(args)
+		_, err := parseCause(args)
 		return c.Declined(now, id, t, err), nil
 	}
 	return nil, fmt.Errorf("unknown input %q", input)
@@ -335,14 +335,14 @@ func parseStats(args []string) (PersistStats, error) {
 }
 
 // parseCause reads a recovery class, a colon, and the message: "stop: disk full". No words are a nil error.
-func parseCause(args []string) (error, fault.Recovery) {
+func parseCause(args []string) (fault.Recovery, error) {
 	if len(args) == 0 {
-		return nil, fault.Restart
+		return fault.Restart, nil
 	}
 	for r := fault.Restart; r <= fault.Stop; r++ {
 		if args[0] == r.String()+":" {
-			return fault.New(r, fault.Failed, "%s", strings.Join(args[1:], " ")), r
+			return r, fault.New(r, fault.Failed, "%s", strings.Join(args[1:], " "))
 		}
 	}
-	return errors.New(strings.Join(args, " ")), fault.Restart
+	return fault.Restart, errors.New(strings.Join(args, " "))
 }

@@ -244,9 +244,8 @@ func (f *Fetcher) noteEnd(tp element.TopicPartition, end int64) {
 // called more than once.
 func (f *Fetcher) Close() {
 	f.closeOnce.Do(f.cl.Close)
-	f.running.Lock()
-	//nolint:staticcheck // taking the lock is the wait
-	f.running.Unlock()
+	f.running.Lock() // Run holds it
+	defer f.running.Unlock()
 }
 
 func byTopic(tps []element.TopicPartition) map[string][]int32 {

@@ -45,14 +45,6 @@ func openRepo(t testing.TB, m vfs.FS, instance string) *Repository {
 // model is the state of a task: state name -> key -> value.
 type model map[string]map[string]string
 
-func (m model) clone() model {
-	out := model{}
-	for k, v := range m {
-		out[k] = maps.Clone(v)
-	}
-	return out
-}
-
 // change is a delta as a test writes it: "state|key" -> value, nil = tombstone.
 type change map[string]*string
 

@@ -156,7 +156,7 @@ func fetch(ctx context.Context, dir, version string) error {
 	if err != nil {
 		failed := dir + ".failed.log"
 		_ = os.WriteFile(failed, out, 0o644)
-		return fmt.Errorf("Maven could not fetch org.apache.kafka:kafka_2.13:%s: %w\n%s\n(all of it: %s)", version, err, tail(failed, 25), failed)
+		return fmt.Errorf("mvn could not fetch org.apache.kafka:kafka_2.13:%s: %w\n%s\n(all of it: %s)", version, err, tail(failed, 25), failed)
 	}
 	if err := os.WriteFile(filepath.Join(lib, logConfig), []byte(log4j), 0o644); err != nil {
 		return err

@@ -104,11 +104,11 @@ func (n *node) await(ctx context.Context) error {
 		}
 		if !n.alive() {
 			end := tail(n.logPath(), 30)
-			return fmt.Errorf("Kafka node %d died while it started; the end of %s:\n%s%s", n.id, n.logPath(), end, n.java.hint(end))
+			return fmt.Errorf("node %d of Kafka died while it started; the end of %s:\n%s%s", n.id, n.logPath(), end, n.java.hint(end))
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("Kafka node %d at %s does not answer: %w; the end of %s:\n%s", n.id, n.addr, ctx.Err(), n.logPath(), tail(n.logPath(), 30))
+			return fmt.Errorf("node %d of Kafka at %s does not answer: %w; the end of %s:\n%s", n.id, n.addr, ctx.Err(), n.logPath(), tail(n.logPath(), 30))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -161,7 +161,7 @@ func (n *node) stop(bound time.Duration) error {
 		return nil
 	case <-time.After(bound):
 		n.kill()
-		return fmt.Errorf("Kafka node %d did not stop within %v and was killed", n.id, bound)
+		return fmt.Errorf("node %d of Kafka did not stop within %v and was killed", n.id, bound)
 	}
 }
 

@@ -71,7 +71,7 @@ func runJob(how string) error {
 		return nil
 	}
 	sess, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(brokers...), kgo.TransactionalID(output+"-tx"),
-		kgo.ConsumerGroup(output), kgo.InstanceID("one"), kgo.ConsumeTopics(input), kgo.RequireStableFetchOffsets(),
+		kgo.ConsumerGroup(output), kgo.InstanceID("one"), kgo.ConsumeTopics(input),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
 	if err != nil {
 		return err
