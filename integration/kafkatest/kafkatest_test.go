@@ -64,7 +64,7 @@ func TestANodeThatDiesShowsItsLog(t *testing.T) {
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 	t.Setenv("KAFKA_JARS", jars)
 	_, err := Run(t.Context(), Options{})
-	require.ErrorContains(t, err, "node 1 died")
+	require.ErrorContains(t, err, "node 1 of Kafka died")
 	require.ErrorContains(t, err, "Java 17 or newer")
 }
 
