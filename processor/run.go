@@ -129,8 +129,11 @@ func (s *service) topics() []string {
 func (s *service) openCheckpoints(ctx context.Context) error {
 	var err error
 	s.repo, err = snapshot.OpenRepository(ctx, snapshot.Config{
-		Dir: s.cfg.CheckpointsDir, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints,
+		Dir: s.cfg.CheckpointsDir, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints, Logger: s.log,
 	})
+	if err == nil {
+		s.onClose(s.repo.Close)
+	}
 	return err
 }
 
@@ -139,7 +142,7 @@ func (s *service) openCheckpoints(ctx context.Context) error {
 func (s *service) openKafka(ctx context.Context) error {
 	cl, err := kafka.NewClient(s.kafka())
 	if err != nil {
-		return fmt.Errorf("Kafka client: %w", err)
+		return fmt.Errorf("make a Kafka client: %w", err)
 	}
 	s.onClose(func() error { cl.Close(); return nil })
 	s.reads = reads{cl: cl, group: s.plan.Application}
@@ -196,16 +199,17 @@ func (s *service) run(ctx context.Context) error {
 	}
 	s.log.Info("starting", "instance", s.instance, "cluster", s.cluster.ID, "brokers", s.cfg.Brokers, "checkpoints", s.cfg.CheckpointsDir,
 		"interval", s.cfg.Interval, "transaction_timeout", s.cfg.TransactionTimeout, "mode", "exactly-once")
-	if err := r.Run(ctx); err != nil {
-		return err
-	}
-	s.farewell(ctx)
-	return nil
+	err = r.Run(ctx)
+	s.farewell(ctx, err)
+	return err
 }
 
-// farewell leaves the group after a graceful stop, unless the operator named the instance: then it is expected back.
-func (s *service) farewell(ctx context.Context) {
-	if s.cfg.InstanceID != "" {
+// farewell leaves the group after a graceful stop, unless the operator named the instance: then it is expected back. An
+// instance that was refused because another member is there leaves in any case, so that the other gets its partitions
+// back at once.
+func (s *service) farewell(ctx context.Context, err error) {
+	refused := fault.CodeOf(err) == fault.NotAlone
+	if !refused && (err != nil || s.cfg.InstanceID != "") {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
