@@ -15,7 +15,9 @@
 //
 //	                 Filter, Map       FilterRec, MapRec    aggregates                     Process          sink
 //	tombstone        passes untouched  handed to function   ignored, told as ErrTombstone  handed to it     null value
-//	                                                        (AggregateRec: handed to fn)
+//	                                                        (AggregateRec, and
+//	                                                        AggregateEncoded that
+//	                                                        asks: handed to fn)
 //	null key         handed over       handed to function   ErrNullKey                     ErrNullKey when  null key
 //	                                                                                       it has state
 //	headers          pass              pass, may be set     pass                           pass, may be set pass
@@ -48,6 +50,7 @@
 //	builder.go       Builder, Stream, options; the nodes of the graph; FromTopic, ToTopic
 //	steps.go         Filter, Map, FilterRec, MapRec and their operators
 //	aggregate.go     Aggregate, AggregateRec
+//	encoded.go       AggregateEncoded: accumulators in encoded form, and its operator
 //	numeric.go       Count, Sum, Min, Max, Last
 //	process.go       Process, Processor, ValueState
 //	plan.go          Plan and the checks
