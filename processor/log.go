@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
 // skipLogged is how many skipped records are logged one by one before only every thousandth is.
@@ -18,7 +20,7 @@ const skipLogged = 10
 
 // logging makes a listener that writes the log and passes everything on to the user's own.
 func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
-	var skipped atomic.Int64
+	var skipped, tombstones atomic.Int64
 	first := new(atomic.Bool)
 	return &engine.Listener{
 		AttemptStarted: func(i engine.AttemptInfo) {
@@ -89,7 +91,10 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 			}
 		},
 		Skipped: func(t element.TaskID, step string, reason error) {
-			if n := skipped.Add(1); n <= skipLogged || n%1000 == 0 {
+			if errors.Is(reason, topology.ErrTombstone) {
+				// No mistake: a null value is nothing that an aggregate could fold.
+				log.Debug("tombstone left out", "task", t.String(), "step", step, "tombstones", tombstones.Add(1))
+			} else if n := skipped.Add(1); n <= skipLogged || n%1000 == 0 {
 				log.Warn("record skipped", "task", t.String(), "step", step, "reason", reason, "skipped", n)
 			}
 			if user.Skipped != nil {
