@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package integration
+
+import "syscall"
+
+func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

@@ -1,0 +1,91 @@
+//go:build unix
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/integration/kafkatest"
+)
+
+// asJob makes the test binary a job of the Go DSL: see jobs_test.go.
+const asJob = "TEST_AS_JOB"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(asJob); name != "" {
+		os.Exit(runJob(name))
+	}
+	code := m.Run()
+	shared.close()
+	os.Exit(code)
+}
+
+// shared is what the tests of one run have in common, each made when it is first asked for.
+var shared suite
+
+type suite struct {
+	binary struct {
+		once sync.Once
+		dir  string
+		err  error
+	}
+	kafka struct {
+		once   sync.Once
+		broker *kafkatest.Broker
+		err    error
+	}
+}
+
+func (s *suite) close() {
+	if s.kafka.broker != nil {
+		s.kafka.broker.Close()
+	}
+	if s.binary.dir != "" {
+		_ = os.RemoveAll(s.binary.dir)
+	}
+}
+
+// processorBinary builds the command as it is shipped and gives its path.
+func processorBinary(t *testing.T) string {
+	t.Helper()
+	b := &shared.binary
+	b.once.Do(func() {
+		if b.dir, b.err = os.MkdirTemp("", "processor-"); b.err != nil {
+			return
+		}
+		cmd := exec.Command("go", "build", "-o", b.dir, "../cmd/processor")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.err = fmt.Errorf("build the processor: %w\n%s", err, out)
+		}
+	})
+	require.NoError(t, b.err)
+	return filepath.Join(b.dir, "processor")
+}
+
+// realBrokers gives the real Kafka of this run, and skips where none is wanted. Where one is wanted and does not come up
+// the test fails.
+func realBrokers(t *testing.T) []string {
+	t.Helper()
+	needReal(t)
+	k := &shared.kafka
+	k.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		k.broker, k.err = kafkatest.Run(ctx, kafkatest.Options{Log: t.Logf, Properties: map[string]string{
+			"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "200",
+		}})
+	})
+	require.NoError(t, k.err, "a real Kafka was asked for")
+	return strings.Split(k.broker.Addr, ",")
+}
