@@ -51,6 +51,9 @@ func (w *watcher) run(ctx context.Context, want int64) error {
 		grew := int64(0)
 		for p, leader := range w.leaders {
 			n, next, err := w.fetch(ctx, leader, p, at[p])
+			if kerr.IsRetriable(err) {
+				continue // a topic that was just made has no leader yet
+			}
 			if err != nil {
 				return fmt.Errorf("watch %s/%d at %d: %w", w.topic, p, at[p], err)
 			}
