@@ -1,8 +1,10 @@
 package json
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -95,76 +97,89 @@ func (p *parser) word(w string) error {
 	return nil
 }
 
-func (p *parser) object(depth int) (any, error) {
+// open moves behind an opening bracket. more is false when it is closed at once.
+func (p *parser) open(depth int, closing byte) (more bool, err error) {
 	if depth > MaxDepth {
-		return nil, p.fail("nested deeper than %d", MaxDepth)
+		return false, p.fail("nested deeper than %d", MaxDepth)
 	}
-	p.at++ // {
+	p.at++
+	if p.peek() == closing {
+		p.at++
+		return false, nil
+	}
+	return true, nil
+}
+
+// next moves behind a comma, or a closing bracket; more is false then.
+func (p *parser) next(closing byte) (more bool, err error) {
+	switch p.peek() {
+	case ',':
+		p.at++
+		return true, nil
+	case closing:
+		p.at++
+		return false, nil
+	}
+	return false, p.unexpected("a comma or " + string(rune(closing)))
+}
+
+// key reads a key and its colon.
+func (p *parser) key() (string, error) {
+	if p.peek() != '"' {
+		return "", p.unexpected("a key in quotes")
+	}
+	key, err := p.string()
+	if err != nil {
+		return "", err
+	}
+	if p.peek() != ':' {
+		return "", p.unexpected("a colon")
+	}
+	p.at++
+	return key, nil
+}
+
+func (p *parser) object(depth int) (any, error) {
 	m := map[string]any{}
-	if p.peek() == '}' {
-		p.at++
-		return m, nil
-	}
-	for {
-		if p.peek() != '"' {
-			return nil, p.unexpected("a key in quotes")
+	more, err := p.open(depth, '}')
+	for more && err == nil {
+		var key string
+		if key, err = p.key(); err != nil {
+			break
 		}
-		key, err := p.string()
-		if err != nil {
-			return nil, err
-		}
-		if p.peek() != ':' {
-			return nil, p.unexpected("a colon")
-		}
-		p.at++
 		if m[key], err = p.value(depth); err != nil {
-			return nil, err
+			break
 		}
-		switch p.peek() {
-		case ',':
-			p.at++
-		case '}':
-			p.at++
-			return m, nil
-		default:
-			return nil, p.unexpected("a comma or }")
-		}
+		more, err = p.next('}')
 	}
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 func (p *parser) array(depth int) (any, error) {
-	if depth > MaxDepth {
-		return nil, p.fail("nested deeper than %d", MaxDepth)
-	}
-	p.at++ // [
 	a := []any{}
-	if p.peek() == ']' {
-		p.at++
-		return a, nil
-	}
-	for {
-		v, err := p.value(depth)
-		if err != nil {
-			return nil, err
+	more, err := p.open(depth, ']')
+	for more && err == nil {
+		var v any
+		if v, err = p.value(depth); err != nil {
+			break
 		}
 		a = append(a, v)
-		switch p.peek() {
-		case ',':
-			p.at++
-		case ']':
-			p.at++
-			return a, nil
-		default:
-			return nil, p.unexpected("a comma or ]")
-		}
+		more, err = p.next(']')
 	}
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // string reads a string; p.at is at its opening quote. Without escapes the result aliases the input.
 func (p *parser) string() (string, error) {
 	p.at++
 	start, ascii := p.at, true
-	for ; p.at < len(p.in); p.at++ {
+	for p.at += plainRun(p.in[p.at:]); p.at < len(p.in); p.at += plainRun(p.in[p.at:]) {
 		switch c := p.in[p.at]; {
 		case c == '"':
 			raw := p.in[start:p.at]
@@ -177,11 +192,33 @@ func (p *parser) string() (string, error) {
 			return p.escaped(start)
 		case c < ' ':
 			return "", p.fail("control character %#02x in a string", c)
-		case c >= utf8.RuneSelf:
-			ascii = false
+		}
+		for ascii = false; p.at < len(p.in) && p.in[p.at] >= utf8.RuneSelf; p.at++ {
 		}
 	}
 	return "", p.unexpected("a closing quote")
+}
+
+// plainRun gives the number of bytes before the first that a string does not simply contain: a quote, a backslash,
+// a control character, or one that is not ASCII. Eight bytes are looked at at once; of the high bits that mark them, the
+// lowest is always right.
+func plainRun(b []byte) int {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	n := 0
+	for ; len(b)-n >= 8; n += 8 {
+		x := binary.LittleEndian.Uint64(b[n:])
+		quote, slash := x^(ones*'"'), x^(ones*'\\')
+		marks := x | (x-ones*' ')&^x | (quote-ones)&^quote | (slash-ones)&^slash
+		if marks &= high; marks != 0 {
+			return n + bits.TrailingZeros64(marks)/8
+		}
+	}
+	for ; n < len(b); n++ {
+		if c := b[n]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			break
+		}
+	}
+	return n
 }
 
 // escaped goes on with a string from its first backslash.
@@ -284,24 +321,32 @@ func (p *parser) hex4() (rune, error) {
 }
 
 func (p *parser) number() (any, error) {
+	var v Value
+	err := p.numberInto(&v)
+	return v.Any(), err
+}
+
+func (p *parser) numberInto(v *Value) error {
 	start := p.at
 	whole, err := p.numberEnd()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	raw := p.in[start:p.at]
 	text := unsafe.String(unsafe.SliceData(raw), len(raw))
 	if whole && text != "-0" {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return n, nil
+			*v = IntValue(n)
+			return nil
 		}
-		return Number(text), nil
+		*v = Value{Kind: KindNumber, text: text}
+		return nil
 	}
 	f, _ := strconv.ParseFloat(text, 64)
-	if math.IsInf(f, 0) {
-		return Number(text), nil
+	if *v = FloatValue(f); math.IsInf(f, 0) {
+		*v = Value{Kind: KindNumber, text: text}
 	}
-	return f, nil
+	return nil
 }
 
 // numberEnd moves behind a number and says whether it is a whole one, without fraction and exponent.

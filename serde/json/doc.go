@@ -1,4 +1,5 @@
-// Package json has the JSON codecs: Of[T] for Go types, Any for values whose type is known at run time only.
+// Package json has the JSON codecs: Of[T] for Go types, Any for values whose type is known at run time only, and for those
+// who need a few fields of such values only, Fields.
 //
 // Both have the name "json". Both read exactly one JSON value: anything but white space behind it is an error, and so is
 // empty input. Both write without white space, object keys of maps sorted by their bytes, and <, > and & as they are.
@@ -18,4 +19,6 @@
 //	any.go      Any: the codec, and which Go types stand for what
 //	decode.go   the parser behind Any
 //	encode.go   the writer behind Any
+//	value.go    Value: what Any decodes to without memory of its own for scalars
+//	fields.go   Fields: some fields of an object, the rest checked only
 package json
