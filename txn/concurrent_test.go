@@ -16,6 +16,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func checkpointID(n uint64) element.CheckpointID { return element.CheckpointID(n) }
@@ -23,8 +24,8 @@ func checkpointID(n uint64) element.CheckpointID { return element.CheckpointID(n
 // committedPer reads both partitions, which need not agree.
 func (e *env) committedPer() map[int32]string {
 	e.t.Helper()
-	tps := []element.TopicPartition{{Topic: inTopic, Partition: 0}, {Topic: inTopic, Partition: 1}}
-	got, err := kafka.StableOffsets(e.ctx, e.admin, group, tps)
+	tps := []element.TopicPartition{{Topic: e.in, Partition: 0}, {Topic: e.in, Partition: 1}}
+	got, err := kafka.StableOffsets(e.ctx, e.admin, e.group, tps)
 	require.NoError(e.t, err)
 	out := map[int32]string{}
 	for tp, c := range got {
@@ -44,7 +45,7 @@ func TestManyProducersOneTransaction(t *testing.T) {
 				for b := range batches {
 					recs := make([]kgo.Record, size)
 					for i := range recs {
-						recs[i] = kgo.Record{Topic: outTopic, Partition: int32(task % 4), Value: fmt.Appendf(nil, "%d/%d/%d/%d", id, task, b, i)}
+						recs[i] = kgo.Record{Topic: e.out, Partition: int32(task % 4), Value: fmt.Appendf(nil, "%d/%d/%d/%d", id, task, b, i)}
 					}
 					if err := m.ProduceBatch(e.ctx, recs); err != nil {
 						t.Error(err)
@@ -55,7 +56,7 @@ func TestManyProducersOneTransaction(t *testing.T) {
 		wg.Wait()
 		require.NoError(t, e.checkpoint(m, checkpointID(id+1)))
 	}
-	require.Len(t, e.read(outTopic), 3*tasks*batches*size)
+	require.Len(t, e.read(e.out), 3*tasks*batches*size)
 	require.Len(t, e.ended, 3, "each begin was done once")
 	for _, s := range e.ended {
 		require.Equal(t, int64(tasks*batches*size), s.Records)
@@ -79,18 +80,17 @@ func TestFirstCommitOnANewTopicIsReal(t *testing.T) {
 		}
 		m.Close()
 	}
-	require.Equal(t, want, e.read(outTopic))
+	require.Equal(t, want, e.read(e.out))
 }
 
 func TestAbortWhileProducersWaitForRoom(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager(func(c *Config) { c.MaxBufferedRecords = 10 })
-	// The broker takes its time with produce requests, so that the buffer stays full.
-	e.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-		e.cluster.KeepControl()
-		e.cluster.SleepControl(func() { time.Sleep(20 * time.Millisecond) })
-		return nil, nil, false
-	})
+	// Produce requests take their time, so that the buffer stays full.
+	e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Before: func(kmsg.Request) error {
+		time.Sleep(20 * time.Millisecond)
+		return nil
+	}})
 	var wg sync.WaitGroup
 	var aborted atomic.Int32
 	for range 4 {
@@ -98,7 +98,7 @@ func TestAbortWhileProducersWaitForRoom(t *testing.T) {
 			for {
 				recs := make([]kgo.Record, 100)
 				for i := range recs {
-					recs[i] = kgo.Record{Topic: outTopic, Value: []byte("x")}
+					recs[i] = kgo.Record{Topic: e.out, Value: []byte("x")}
 				}
 				if err := m.ProduceBatch(e.ctx, recs); err != nil {
 					if errors.Is(err, ErrAborted) || errors.Is(err, kgo.ErrAborting) {
@@ -116,24 +116,24 @@ func TestAbortWhileProducersWaitForRoom(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, int32(4), aborted.Load())
 	require.NoError(t, e.checkpoint(m, 1, "after"))
-	require.Equal(t, []string{"after"}, e.read(outTopic))
+	require.Equal(t, []string{"after"}, e.read(e.out))
 }
 
 func TestSealGivesUpWithItsContextAndAborts(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
 	release := make(chan struct{})
-	e.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-		e.cluster.SleepControl(func() { <-release })
-		return nil, nil, false
-	})
+	e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Before: func(kmsg.Request) error {
+		<-release
+		return nil
+	}})
 	e.produce(m, "slow")
 	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
 	defer cancel()
 	time.AfterFunc(300*time.Millisecond, func() { close(release) })
 	require.ErrorIs(t, m.Seal(ctx, 1), context.DeadlineExceeded)
 	require.NoError(t, e.checkpoint(m, 2, "next"))
-	require.Equal(t, []string{"next"}, e.read(outTopic))
+	require.Equal(t, []string{"next"}, e.read(e.out))
 }
 
 func TestCommitSurvivesTheEndOfItsContext(t *testing.T) {
@@ -142,11 +142,11 @@ func TestCommitSurvivesTheEndOfItsContext(t *testing.T) {
 	e.produce(m, "a")
 	require.NoError(t, m.Seal(e.ctx, 1))
 	ctx, cancel := context.WithCancel(e.ctx)
-	e.cluster.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+	e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.EndTxn}, Before: func(kmsg.Request) error {
 		cancel() // the process is being stopped while EndTxn is on the way
-		e.cluster.SleepControl(func() { time.Sleep(50 * time.Millisecond) })
-		return nil, nil, false
-	})
+		time.Sleep(50 * time.Millisecond)
+		return nil
+	}})
 	require.NoError(t, m.Commit(ctx, e.commitOf(1, 10, "h1"), 1))
 	_, h := e.committed()
 	require.Equal(t, "h1", h)
@@ -159,12 +159,12 @@ func TestInitTakesOverWhatAPredecessorLeftOpen(t *testing.T) {
 	require.NoError(t, dead.Seal(e.ctx, 1))
 	dead.Close() // a crash: nothing is aborted
 	require.ErrorIs(t, dead.Init(e.ctx), ErrClosed)
-	require.ErrorIs(t, dead.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic}}), ErrClosed)
+	require.ErrorIs(t, dead.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out}}), ErrClosed)
 	dead.Close()
 	m := e.manager()
-	require.Empty(t, e.read(outTopic), "and no transaction is open")
+	require.Empty(t, e.read(e.out), "and no transaction is open")
 	require.NoError(t, e.checkpoint(m, 1, "again"))
-	require.Equal(t, []string{"again"}, e.read(outTopic))
+	require.Equal(t, []string{"again"}, e.read(e.out))
 	inits := len(e.inits)
 	require.NoError(t, m.Init(e.ctx))
 	require.Len(t, e.inits, inits, "all slots are usable: nothing to do")
@@ -189,9 +189,18 @@ func TestInitFailsWithItsContext(t *testing.T) {
 func TestBrokenConnectionsDoNotBreakATransaction(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
-	e.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-		return nil, errors.New("connection cut"), true
-	})
+	// Before the broker has it, and after: the records must be there once.
+	var n, answers atomic.Int32
+	before := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Before: func(kmsg.Request) error {
+		if n.Add(1) == 1 {
+			return errors.New("connection cut")
+		}
+		return nil
+	}})
 	require.NoError(t, e.checkpoint(m, 1, "a", "b"))
-	require.ElementsMatch(t, []string{"a", "b"}, e.read(outTopic))
+	require.GreaterOrEqual(t, before.Hits(), 2)
+	cut := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: func(kmsg.Request) bool { return answers.Add(1) == 1 }, Cut: true})
+	require.NoError(t, e.checkpoint(m, 2, "c", "d"))
+	require.Positive(t, cut.Hits())
+	require.ElementsMatch(t, []string{"a", "b", "c", "d"}, e.read(e.out))
 }

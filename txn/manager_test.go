@@ -17,6 +17,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func TestOutputOffsetsAndHandleAppearTogether(t *testing.T) {
@@ -31,8 +32,8 @@ func TestOutputOffsetsAndHandleAppearTogether(t *testing.T) {
 	off, h := e.committed()
 	require.Equal(t, int64(30), off)
 	require.Equal(t, "handle-1", h)
-	require.ElementsMatch(t, []string{"a", "b", "c"}, e.read(outTopic))
-	require.Empty(t, e.read("app-checkpoints"), "no marker beside records")
+	require.ElementsMatch(t, []string{"a", "b", "c"}, e.read(e.out))
+	require.Empty(t, e.read(e.markers), "no marker beside records")
 	require.Len(t, e.ended, 1)
 	require.Equal(t, Stats{Slot: 0, Checkpoint: 1, State: Committed, Records: 3},
 		Stats{Slot: e.ended[0].Slot, Checkpoint: e.ended[0].Checkpoint, State: e.ended[0].State, Records: e.ended[0].Records, Marker: e.ended[0].Marker})
@@ -44,7 +45,7 @@ func TestOutputOffsetsAndHandleAppearTogether(t *testing.T) {
 func TestMarkerWhenThereIsNoOutput(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
-	ends := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, Observe: true, Count: -1})
+	ends := e.tap.Watch(nil, kmsg.EndTxn)
 	require.NoError(t, m.CommitInitial(e.ctx, e.commitOf(0, 5, "empty"), 1))
 	off, h := e.committed()
 	require.Equal(t, int64(5), off)
@@ -54,16 +55,17 @@ func TestMarkerWhenThereIsNoOutput(t *testing.T) {
 	require.Equal(t, int64(10), off)
 	require.Equal(t, "h1", h)
 	require.Equal(t, 2, ends.Hits(), "both were real transactions")
-	require.Equal(t, []string{`{"checkpoint":"0-0000000000000abc"}`, `{"checkpoint":"1-0000000000000abc"}`}, e.read("app-checkpoints"))
-	require.Empty(t, e.read(outTopic))
+	require.Equal(t, []string{`{"checkpoint":"0-0000000000000abc"}`, `{"checkpoint":"1-0000000000000abc"}`}, e.read(e.markers))
+	require.Empty(t, e.read(e.out))
 }
 
 func TestAbortLeavesNothingAndLeaksNothing(t *testing.T) {
 	e := newEnv(t)
+	fake := e.bed.Fake("the broker refuses offsets in the middle")
 	m := e.manager(func(c *Config) { c.Slots = 1 }) // the leak would be in the same client's next transaction
 	require.NoError(t, e.checkpoint(m, 1, "one"))
 	// Offsets that reached the broker, then an abort.
-	refused := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Err: kerr.RequestTimedOut, Topic: inTopic})
+	refused := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Err: kerr.RequestTimedOut, Topic: e.in})
 	err := e.checkpoint(m, 2, "two")
 	require.ErrorIs(t, err, kerr.RequestTimedOut)
 	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
@@ -84,16 +86,17 @@ func TestAbortLeavesNothingAndLeaksNothing(t *testing.T) {
 	require.NoError(t, m.Commit(e.ctx, c, 1))
 	off, _ = e.committed()
 	require.Equal(t, int64(40), off)
-	require.ElementsMatch(t, []string{"one", "four"}, e.read(outTopic))
-	require.Empty(t, e.read("app-checkpoints"))
+	require.ElementsMatch(t, []string{"one", "four"}, e.read(e.out))
+	require.Empty(t, e.read(e.markers))
 }
 
 func TestAbortedOffsetsStayAwayFromTheNextTransaction(t *testing.T) {
 	e := newEnv(t)
+	fake := e.bed.Fake("the broker takes one partition of two")
 	m := e.manager(func(c *Config) { c.Slots = 1 })
 	require.NoError(t, e.checkpoint(m, 1))
 	// The broker takes both partitions, the answer for one is an error: everything is aborted.
-	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Partitions: []int32{1}, Err: kerr.OffsetMetadataTooLarge})
+	fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Partitions: []int32{1}, Err: kerr.OffsetMetadataTooLarge})
 	require.ErrorIs(t, e.checkpoint(m, 2), kerr.OffsetMetadataTooLarge)
 	only := e.commitOf(3, 30, "h3")
 	only.Offsets = only.Offsets[1:]
@@ -115,12 +118,13 @@ func TestFailedPromiseNeverCommits(t *testing.T) {
 	} {
 		t.Run(c.err.Message, func(t *testing.T) {
 			e := newEnv(t)
+			fake := e.bed.Fake("each error of the broker at one partition")
 			m := e.manager()
-			e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: outTopic, Partitions: []int32{2}, Err: c.err})
+			fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: e.out, Partitions: []int32{2}, Err: c.err})
 			e.produce(m, "p0", "p1", "p2", "p3")
 			err := m.Seal(e.ctx, 1)
 			require.ErrorIs(t, err, c.err)
-			require.ErrorContains(t, err, "out/2")
+			require.ErrorContains(t, err, e.out+"/2")
 			require.Equal(t, c.rec, fault.RecoveryOf(err))
 			require.Equal(t, c.code, fault.CodeOf(err))
 			require.Error(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1))
@@ -129,7 +133,7 @@ func TestFailedPromiseNeverCommits(t *testing.T) {
 			// A new attempt in the same process.
 			require.NoError(t, m.Init(e.ctx))
 			require.NoError(t, e.checkpoint(m, 2, "again"))
-			require.Equal(t, []string{"again"}, e.read(outTopic))
+			require.Equal(t, []string{"again"}, e.read(e.out))
 		})
 	}
 }
@@ -141,39 +145,41 @@ func TestRecordLargerThanTheBatchIsRefusedBeforeItIsSent(t *testing.T) {
 	err := m.Seal(e.ctx, 1)
 	require.ErrorIs(t, err, kerr.MessageTooLarge)
 	require.Equal(t, fault.BadRecord, fault.CodeOf(err))
-	require.Empty(t, e.read(outTopic))
+	require.Empty(t, e.read(e.out))
 }
 
 func TestOldTimestampsAreDelivered(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
-	require.NoError(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic, Value: []byte("old"), Timestamp: time.UnixMilli(1)}}))
+	require.NoError(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out, Value: []byte("old"), Timestamp: time.UnixMilli(1)}}))
 	require.NoError(t, e.checkpoint(m, 1))
-	require.Equal(t, []string{"old"}, e.read(outTopic))
+	require.Equal(t, []string{"old"}, e.read(e.out))
 }
 
 func TestProducersLearnOfAFailureBeforeTheSeal(t *testing.T) {
 	e := newEnv(t)
+	fake := e.bed.Fake("the broker refuses a record")
 	m := e.manager()
-	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: outTopic, Err: kerr.MessageTooLarge})
+	fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: e.out, Err: kerr.MessageTooLarge})
 	e.produce(m, "a")
 	require.Eventually(t, func() bool {
-		return errors.Is(m.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic}}), kerr.MessageTooLarge)
+		return errors.Is(m.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out}}), kerr.MessageTooLarge)
 	}, 5*time.Second, time.Millisecond)
 	require.NoError(t, m.Abort(e.ctx))
 }
 
 func TestConcurrentTransactionsOnOffsetsIsRetried(t *testing.T) {
 	e := newEnv(t)
+	fake := e.bed.Fake("the answer CONCURRENT_TRANSACTIONS on demand")
 	m := e.manager()
-	busy := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: inTopic, Err: kerr.ConcurrentTransactions, Count: 3})
+	busy := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: e.in, Err: kerr.ConcurrentTransactions, Count: 3})
 	require.NoError(t, e.checkpoint(m, 1, "a"))
 	require.Equal(t, 3, busy.Hits())
 	require.Equal(t, 3, e.ended[0].Retries)
 	_, h := e.committed()
 	require.Equal(t, "h1", h)
 	// Bounded by the caller's context.
-	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: inTopic, Err: kerr.ConcurrentTransactions, Count: -1})
+	fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: e.in, Err: kerr.ConcurrentTransactions, Count: -1})
 	e.produce(m, "b")
 	require.NoError(t, m.Seal(e.ctx, 2))
 	ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
@@ -181,7 +187,7 @@ func TestConcurrentTransactionsOnOffsetsIsRetried(t *testing.T) {
 	err := m.Commit(ctx, e.commitOf(2, 20, "h2"), 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
-	require.Equal(t, []string{"a"}, e.read(outTopic))
+	require.Equal(t, []string{"a"}, e.read(e.out))
 }
 
 func TestErrorOfEndTxnIsUnconfirmed(t *testing.T) {
@@ -190,29 +196,28 @@ func TestErrorOfEndTxnIsUnconfirmed(t *testing.T) {
 			e := newEnv(t)
 			m := e.manager(func(c *Config) { c.EndTimeout = 500 * time.Millisecond })
 			require.NoError(t, e.checkpoint(m, 1, "a"))
-			refused := e.cluster.Fault() // none
-			if applied {
-				e.cut.Store(true)
-			} else {
-				refused = e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, TopLevel: true, Err: kerr.UnknownServerError, Count: -1, When: isCommit})
-			}
-			aborts := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, Observe: true, Count: -1, When: func(r kmsg.Request) bool { return !isCommit(r) }})
+			refused := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.EndTxn}, When: isCommit, Cut: applied, Before: func(kmsg.Request) error {
+				if !applied {
+					return errors.New("connection cut")
+				}
+				return nil
+			}})
+			aborts := e.tap.Watch(func(r kmsg.Request) bool { return !isCommit(r) }, kmsg.EndTxn)
 			err := e.checkpoint(m, 2, "b")
 			require.Error(t, err)
 			require.Equal(t, fault.Unconfirmed, fault.RecoveryOf(err))
 			require.NoError(t, m.Abort(e.ctx), "the engine aborts after any failure; nothing must be sent")
-			require.ErrorContains(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: outTopic}}), "slot 1 is unconfirmed")
+			require.ErrorContains(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out}}), "slot 1 is unconfirmed")
 			require.Zero(t, aborts.Hits())
 			require.NoError(t, m.Init(e.ctx))
 			off, h := e.committed()
 			if applied {
 				require.Equal(t, "20 h2", fmt.Sprint(off, " ", h))
-				require.ElementsMatch(t, []string{"a", "b"}, e.read(outTopic))
+				require.ElementsMatch(t, []string{"a", "b"}, e.read(e.out))
 			} else {
 				require.Equal(t, "10 h1", fmt.Sprint(off, " ", h))
-				require.Equal(t, []string{"a"}, e.read(outTopic))
+				require.Equal(t, []string{"a"}, e.read(e.out))
 			}
-			e.cut.Store(false)
 			refused.Remove()
 			require.NoError(t, e.checkpoint(m, 3, "c"))
 		})
@@ -247,8 +252,8 @@ func TestFencedByASecondProcessOfTheSameName(t *testing.T) {
 			require.ErrorContains(t, err, "another process")
 			off, h := e.committed()
 			require.Equal(t, "70 h7", fmt.Sprint(off, " ", h))
-			require.NotContains(t, e.read(outTopic), "zombie")
-			require.Contains(t, e.read(outTopic), "successor")
+			require.NotContains(t, e.read(e.out), "zombie")
+			require.Contains(t, e.read(e.out), "successor")
 		})
 	}
 }
@@ -270,7 +275,7 @@ func TestWrongGenerationRejoins(t *testing.T) {
 	}
 	for name, f := range fences {
 		t.Run(name, func(t *testing.T) {
-			sent := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Observe: true, Count: -1})
+			sent := e.tap.Watch(nil, kmsg.TxnOffsetCommit)
 			defer sent.Remove()
 			m := e.manager(func(c *Config) { c.Fence = f; c.Instance = strings.ReplaceAll(name, " ", "") })
 			err := e.checkpoint(m, 1, "x")
@@ -278,7 +283,7 @@ func TestWrongGenerationRejoins(t *testing.T) {
 			require.Equal(t, fault.Rejoin, fault.RecoveryOf(err), "%v", err)
 			off, _ := e.committed()
 			require.Equal(t, int64(-1), off)
-			require.Empty(t, e.read(outTopic))
+			require.Empty(t, e.read(e.out))
 			if strings.HasPrefix(name, "no ") || name == "epoch is over" {
 				require.Zero(t, sent.Hits(), "nothing may be sent without a fence")
 			}
@@ -310,7 +315,7 @@ func TestTopicIDIsSent(t *testing.T) {
 	}
 	err := m.Commit(e.ctx, c, 1)
 	require.ErrorIs(t, err, kerr.UnknownTopicID)
-	require.ErrorContains(t, err, "in/0")
+	require.ErrorContains(t, err, e.in+"/0")
 }
 
 func TestHandleLimit(t *testing.T) {
@@ -319,7 +324,7 @@ func TestHandleLimit(t *testing.T) {
 	require.NoError(t, m.Seal(e.ctx, 1))
 	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 1, strings.Repeat("h", 4096)), 1))
 	require.NoError(t, m.Seal(e.ctx, 2))
-	sent := e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Observe: true, Count: -1})
+	sent := e.tap.Watch(nil, kmsg.TxnOffsetCommit)
 	err := m.Commit(e.ctx, e.commitOf(2, 2, strings.Repeat("h", 4097)), 1)
 	require.ErrorContains(t, err, "4097 bytes, a broker takes 4096")
 	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
@@ -344,18 +349,22 @@ func TestRotationOverThreeIDs(t *testing.T) {
 	m := e.manager()
 	var mu sync.Mutex
 	var ids []string
-	e.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
+	e.tap.Watch(func(r kmsg.Request) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		ids = append(ids, r.(*kmsg.EndTxnRequest).TransactionalID)
 		return true
-	}})
+	}, kmsg.EndTxn)
 	for id := range uint64(7) {
 		require.NoError(t, e.checkpoint(m, checkpointID(id+1), fmt.Sprint("v", id)))
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	require.Equal(t, []string{"app-i1-0", "app-i1-1", "app-i1-2", "app-i1-0", "app-i1-1", "app-i1-2", "app-i1-0"}, ids)
+	var want []string
+	for i := range 7 {
+		want = append(want, TransactionalID(e.group, "i1", i%3))
+	}
+	require.Equal(t, want, ids)
 	require.ElementsMatch(t, []int{0, 1, 2}, e.inits, "no client was replaced")
 }
 
@@ -364,7 +373,7 @@ func TestSealedTransactionTakesNoRecord(t *testing.T) {
 	m := e.manager()
 	e.produce(m, "a")
 	require.NoError(t, m.Seal(e.ctx, 1))
-	late := []kgo.Record{{Topic: outTopic, Value: []byte("late")}}
+	late := []kgo.Record{{Topic: e.out, Value: []byte("late")}}
 	require.ErrorIs(t, m.ProduceBatch(e.ctx, late), ErrSealed)
 	require.ErrorIs(t, m.Produce(e.ctx, &late[0], nil), ErrSealed)
 	require.NoError(t, m.Reopen(e.ctx))
@@ -372,7 +381,7 @@ func TestSealedTransactionTakesNoRecord(t *testing.T) {
 	require.NoError(t, m.Seal(e.ctx, 2))
 	require.ErrorContains(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1), "sealed for checkpoint 2")
 	require.NoError(t, m.Commit(e.ctx, e.commitOf(2, 20, "h2"), 1))
-	require.ElementsMatch(t, []string{"a", "b"}, e.read(outTopic))
+	require.ElementsMatch(t, []string{"a", "b"}, e.read(e.out))
 	_, h := e.committed()
 	require.Equal(t, "h2", h)
 }
@@ -381,7 +390,7 @@ func TestPromiseOfASingleRecord(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
 	got := make(chan error, 1)
-	require.NoError(t, m.Produce(e.ctx, &kgo.Record{Topic: outTopic, Value: []byte("a")}, func(_ *kgo.Record, err error) { got <- err }))
+	require.NoError(t, m.Produce(e.ctx, &kgo.Record{Topic: e.out, Value: []byte("a")}, func(_ *kgo.Record, err error) { got <- err }))
 	require.NoError(t, m.Seal(e.ctx, 1))
 	require.NoError(t, <-got)
 	require.NoError(t, m.Abort(e.ctx))

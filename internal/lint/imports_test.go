@@ -39,6 +39,7 @@ var allowed = map[string][]string{
 	"processor":                 {"element", "topology", "checkpoint", "snapshot", "store", "txn", "kafkasrc", "kafkasink", "engine", "internal/kafka", "internal/fault", "internal/vfs", franz},
 	"pipeline":                  {"element", "topology", "serde", "serde/json", "serde/avro", "internal/yamlx", "internal/fault"},
 	"config":                    {"processor", "pipeline", "topology", "internal/yamlx", "internal/fault"},
+	"internal/testbed":          {"integration/kafkatest", franz},
 	"internal/embedded":         {"internal/fault", franz},
 	"internal/verify":           {"internal/fault", "internal/kafka", franz},
 	"internal/demo":             {"internal/fault", "internal/kafka", "internal/embedded", "internal/verify", "examples", "element", franz},
