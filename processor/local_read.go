@@ -188,11 +188,11 @@ func (k *keeper) room(task element.TaskID) bool {
 	if b := k.reader.building; b != nil && b.task == task {
 		return !b.spoilt && b.changes.Bytes() < 2*k.pace.high
 	}
-	limit := k.pace.high
-	if k.isClosing() {
-		limit *= 2
+	if k.local.PendingBytes() < k.pace.high {
+		return true
 	}
-	return k.local.PendingBytes() < limit
+	// The last pass writes what it has read, to go on reading. When the time is over it stops where it is.
+	return k.isClosing() && k.local.Flush(k.ctx) == nil
 }
 
 // readRun collects the changes of one run.

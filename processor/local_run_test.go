@@ -206,7 +206,9 @@ func TestLocalCopyOfAnotherClusterIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 	task := element.TaskID{Source: "in", Partition: 1}
 	require.NoError(t, other.Reset(t.Context(), task, store.LocalVersion{Name: element.CheckpointName{ID: 1}}, []store.TableInfo{{Name: "x", Codec: "y"}},
-		func(yield func(store.Entry, error) bool) { yield(store.Entry{Key: []byte("k"), Value: []byte("v")}, nil) }))
+		func(yield func(store.Entry, error) bool) {
+			yield(store.Entry{Key: []byte("k"), Value: []byte("v")}, nil)
+		}))
 	require.NoError(t, other.Close())
 	b.produce(0, 1000)
 	require.NoError(t, b.process()())

@@ -2,17 +2,14 @@ package processor
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -65,12 +62,14 @@ type line struct {
 	id      element.CheckpointID
 	root    *snapshot.RootRef
 	entries map[element.TaskID]snapshot.TaskEntry
+	merged  map[element.TaskID]element.CheckpointID
 }
 
 var lineStates = []snapshot.StateInfo{{Name: "a/total", KeyCodec: "bytes", Codec: "int64"}, {Name: "b/last", KeyCodec: "bytes", Codec: "json"}}
 
 func newLine(t testing.TB) *line {
-	l := &line{t: t, dir: t.TempDir(), pace: fast.withDefaults(), inc: 7, entries: map[element.TaskID]snapshot.TaskEntry{}}
+	l := &line{t: t, dir: t.TempDir(), pace: fast.withDefaults(), inc: 7, entries: map[element.TaskID]snapshot.TaskEntry{},
+		merged: map[element.TaskID]element.CheckpointID{}}
 	var err error
 	l.repo, err = snapshot.OpenRepository(t.Context(), snapshot.Config{Dir: filepath.Join(l.dir, "chk"), Application: "app", Instance: "i", NumRetained: 3, Logger: l.log.logger()})
 	require.NoError(t, err)
@@ -131,9 +130,10 @@ func (l *line) checkpoint(changes map[element.TaskID][]snapshot.Entry) {
 // merge replaces a chain's beginning from the next checkpoint on.
 func (l *line) merge(task element.TaskID, n int) {
 	e := l.entries[task]
-	if n = min(n, len(e.Runs)); n == 0 {
+	if n = min(n, len(e.Runs)); n == 0 || l.merged[task] == l.id {
 		return
 	}
+	l.merged[task] = l.id // a full run's name has the checkpoint's
 	head := e
 	head.Runs = e.Runs[:n]
 	full, err := l.repo.Merge(l.t.Context(), l.root.Name, head)
@@ -327,6 +327,38 @@ func TestKeeperDoesNotBeginLongWorkWhileClosing(t *testing.T) {
 	l.stop(0) // told to hurry: nothing at all
 }
 
+func TestKeeperComesUpToTheLastRootWhileClosing(t *testing.T) {
+	l := newLine(t)
+	l.checkpoint(changes{task0: many(10, "v")})
+	l.start()
+	l.announce()
+	l.settled()
+	l.stop(time.Second)
+	l.pace.every, l.pace.gap, l.pace.flush, l.pace.high = time.Hour, time.Hour, time.Hour, 4<<10
+	l.start()
+	l.announce()
+	for i := range 20 { // each more than may wait
+		l.checkpoint(changes{task0: many(1000, fmt.Sprint(i))})
+	}
+	l.stop(10 * time.Second)
+	l.start()
+	at, ok := l.local.Version(task0)
+	require.True(t, ok)
+	require.Equal(t, versionOf(*l.root, l.entries[task0]), at)
+	requireCopies(t, l.local, l.repo, l.all()[:1])
+	l.stop(0)
+}
+
+func TestClosingTheCopyStaysWithinTheShutdownTimeout(t *testing.T) {
+	s := &service{cfg: Config{ShutdownTimeout: 30 * time.Second}}
+	require.Equal(t, 5*time.Second, s.closeBudget(5*time.Second), "ended by itself")
+	at := time.Now().Add(-28 * time.Second)
+	s.stopped.Store(&at)
+	require.InDelta(t, 2*time.Second, s.closeBudget(5*time.Second), float64(time.Second))
+	at = at.Add(-5 * time.Second)
+	require.Negative(t, s.closeBudget(5*time.Second))
+}
+
 // A return to an older checkpoint gives ids a second time.
 func TestKeeperIsNotTakenInByIdsThatComeTwice(t *testing.T) {
 	l := newLine(t)
@@ -409,53 +441,4 @@ func TestKeeperRandomLives(t *testing.T) {
 	}
 	l.settled()
 	l.stop(time.Second)
-}
-
-// cpuTime is what the process has used so far, on all cores.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// BenchmarkKeeper says what a checkpoint with 100,000 changed keys costs: reading it, and reading and writing it.
-func BenchmarkKeeper(b *testing.B) {
-	for _, write := range []bool{false, true} {
-		b.Run(fmt.Sprintf("write=%t", write), func(b *testing.B) {
-			l := newLine(b)
-			l.pace.every, l.pace.flush = time.Hour, time.Hour
-			l.checkpoint(changes{task0: many(100_000, "12345678")})
-			l.start()
-			l.announce()
-			l.stop(time.Minute) // builds it
-			l.start()
-			defer l.stop(0)
-			k := l.keeper
-			l.announce()
-			k.meet()
-			close(k.closing) // no pauses
-			<-k.done
-			require.NoError(b, l.local.Flush(context.Background()))
-			b.ResetTimer()
-			var cpu time.Duration
-			for range b.N {
-				b.StopTimer()
-				l.checkpoint(changes{task0: many(100_000, fmt.Sprintf("%08d", l.id))})
-				runtime.GC()
-				b.StartTimer()
-				before := cpuTime()
-				k.follow()
-				if write {
-					require.NoError(b, l.local.Flush(context.Background()))
-				}
-				cpu += cpuTime() - before
-			}
-			b.ReportMetric(float64(cpu.Microseconds())/1000/float64(b.N), "cpu-ms/op")
-			v, ok := l.local.Version(task0)
-			require.True(b, ok)
-			require.Equal(b, versionOf(*l.root, l.entries[task0]), v)
-			b.StopTimer()
-			k.closing = make(chan struct{})
-		})
-	}
 }
