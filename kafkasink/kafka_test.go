@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -20,35 +21,38 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/txn"
 )
 
-// broker is an embedded broker, a group member and a manager of transactions.
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// broker is a broker with three topics of four partitions, a group member and a manager of transactions.
 type broker struct {
 	ctx     context.Context
-	cluster *kfake.Cluster
+	bed     *testbed.Bed
 	cfg     kafka.Config
 	manager *txn.Manager
 	topic   element.TopicID
+
+	in, out, other string
 }
 
 func newBroker(t *testing.T) *broker {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "in", "out", "other"))
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
+	bed := testbed.New(t)
 	quiet := slog.New(slog.DiscardHandler)
-	b := &broker{ctx: ctx, cluster: c, cfg: kafka.Config{Brokers: c.ListenAddrs(), Logger: quiet}}
-	member, err := kafka.NewClient(b.cfg, kgo.ConsumerGroup("app"), kgo.ConsumeTopics("in"), kgo.DisableAutoCommit())
+	b := &broker{ctx: ctx, bed: bed, cfg: kafka.Config{Brokers: bed.Brokers, Logger: quiet}}
+	b.in, b.out, b.other = bed.Topic("in", 4, nil), bed.Topic("out", 4, nil), bed.Topic("other", 4, nil)
+	app := bed.Name("app")
+	member, err := kafka.NewClient(b.cfg, kgo.ConsumerGroup(app), kgo.ConsumeTopics(b.in), kgo.DisableAutoCommit())
 	require.NoError(t, err)
 	t.Cleanup(member.Close)
 	require.Eventually(t, func() bool { m, g := member.GroupMetadata(); return m != "" && g >= 0 }, 10*time.Second, 5*time.Millisecond)
-	topics, err := kafka.DescribeTopics(ctx, member, []string{"in"})
-	require.NoError(t, err)
-	b.topic = topics["in"].ID
-	b.manager, err = txn.NewManager(txn.Config{Kafka: b.cfg, Application: "app", Instance: "i", Group: "app", Logger: quiet,
+	b.topic = bed.TopicID(b.in)
+	b.manager, err = txn.NewManager(txn.Config{Kafka: b.cfg, Application: app, Instance: "i", Group: app, Logger: quiet,
 		Fence: func(uint64) (string, int32, string, error) { m, g := member.GroupMetadata(); return m, g, "", nil }})
 	require.NoError(t, err)
 	t.Cleanup(b.manager.Close)
@@ -59,7 +63,7 @@ func newBroker(t *testing.T) *broker {
 func (b *broker) sink(t *testing.T, limit int64) *Sink {
 	t.Helper()
 	s, err := New(Config{Transactions: b.manager, HoldBackLimit: limit, Logger: slog.New(slog.DiscardHandler),
-		Targets: []Target{{Name: "totals", Topic: "out", Partitions: 4}, {Name: "audit", Topic: "other", Partitions: 4}}})
+		Targets: []Target{{Name: "totals", Topic: b.out, Partitions: 4}, {Name: "audit", Topic: b.other, Partitions: 4}}})
 	require.NoError(t, err)
 	t.Cleanup(s.Discard)
 	return s
@@ -67,7 +71,7 @@ func (b *broker) sink(t *testing.T, limit int64) *Sink {
 
 func (b *broker) commit(id element.CheckpointID) error {
 	return b.manager.Commit(b.ctx, checkpoint.Commit{Name: element.CheckpointName{ID: id}, Permit: checkpointtest.Permit(id),
-		Offsets: []checkpoint.OffsetCommit{{Position: element.Position{TopicPartition: element.TopicPartition{Topic: "in"}, TopicID: b.topic,
+		Offsets: []checkpoint.OffsetCommit{{Position: element.Position{TopicPartition: element.TopicPartition{Topic: b.in}, TopicID: b.topic,
 			Offset: int64(id), LeaderEpoch: -1}, Metadata: "h"}}}, 1)
 }
 
@@ -94,7 +98,7 @@ func (b *broker) read(t *testing.T, topic string, n int) map[string][]string {
 	return out
 }
 
-// TestOrderPerKeyAcrossHoldBack runs four tasks against the embedded broker, with a small hold-back: each key is counted
+// TestOrderPerKeyAcrossHoldBack runs four tasks against a broker, with a small hold-back: each key is counted
 // 1…n in order, without a gap, over all transactions.
 func TestOrderPerKeyAcrossHoldBack(t *testing.T) {
 	b := newBroker(t)
@@ -149,7 +153,7 @@ func TestOrderPerKeyAcrossHoldBack(t *testing.T) {
 	}
 	require.NoError(t, s.Seal(b.ctx, checkpoints+1))
 	require.NoError(t, b.commit(checkpoints+1))
-	got := b.read(t, "out", tasks*checkpoints*2*perEpoch)
+	got := b.read(t, b.out, tasks*checkpoints*2*perEpoch)
 	require.Len(t, got, tasks)
 	for key, values := range got {
 		require.Len(t, values, checkpoints*2*perEpoch, key)
@@ -177,40 +181,90 @@ func TestDiscardedAttemptLeavesNothing(t *testing.T) {
 	w.Barrier(2)
 	require.NoError(t, again.Seal(b.ctx, 2))
 	require.NoError(t, b.commit(2))
-	require.Equal(t, map[string][]string{"k": {"1"}}, b.read(t, "out", 1))
-	require.Equal(t, map[string][]string{"k": {"audit"}}, b.read(t, "other", 1))
+	require.Equal(t, map[string][]string{"k": {"1"}}, b.read(t, b.out, 1))
+	require.Equal(t, map[string][]string{"k": {"audit"}}, b.read(t, b.other, 1))
 }
 
 func TestRefusedRecordsSurfaceInSeal(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		value string
+		cause func(t *testing.T, b *broker)
 		err   *kerr.Error
 		rec   fault.Recovery
 		code  fault.Code
 	}{
-		{"larger than the topic allows", "x", kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
-		{"larger than a batch", strings.Repeat("x", 2<<20), kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
-		{"no access", "x", kerr.TopicAuthorizationFailed, fault.Stop, fault.Denied},
-		{"topic gone", "x", kerr.UnknownTopicOrPartition, fault.Restart, fault.UnknownTopic},
+		{"larger than the topic allows", strings.Repeat("x", 2000), limitRecords, kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
+		{"larger than a batch", strings.Repeat("x", 2<<20), nil, kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
+		{"no access", "x", denyOutput, kerr.TopicAuthorizationFailed, fault.Stop, fault.Denied},
+		{"topic gone", "x", deleteOutput, kerr.UnknownTopicOrPartition, fault.Restart, fault.UnknownTopic},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBroker(t)
 			s := b.sink(t, 0)
-			if len(c.value) == 1 {
-				b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: c.err, Count: -1})
-			}
-			if c.err == kerr.UnknownTopicOrPartition {
-				b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "out", Err: c.err, Count: -1})
+			if c.cause != nil {
+				c.cause(t, b)
 			}
 			w := s.Writer(task(0))
 			require.NoError(t, w.Write(b.ctx, 0, recs(c.value)))
 			w.Barrier(1)
 			err := s.Seal(b.ctx, 1)
 			require.ErrorIs(t, err, c.err)
-			require.ErrorContains(t, err, "produce to out/")
+			require.ErrorContains(t, err, "produce to "+b.out+"/")
 			require.Equal(t, c.rec, fault.RecoveryOf(err), "%v", err)
 			require.Equal(t, c.code, fault.CodeOf(err), "%v", err)
+			b.goesOn(t)
 		})
 	}
+}
+
+// goesOn is the next attempt of the same process: it commits to the other topic, and nothing of the failed one is there.
+func (b *broker) goesOn(t *testing.T) {
+	t.Helper()
+	require.NoError(t, b.manager.Init(b.ctx))
+	s := b.sink(t, 0)
+	w := s.Writer(task(0))
+	require.NoError(t, w.Write(b.ctx, 1, recs("next")))
+	w.Barrier(2)
+	require.NoError(t, s.Seal(b.ctx, 2))
+	require.NoError(t, b.commit(2))
+	require.Equal(t, map[string][]string{"k": {"next"}}, b.read(t, b.other, 1))
+}
+
+func limitRecords(t *testing.T, b *broker) {
+	most := "1000"
+	got, err := b.bed.Admin().AlterTopicConfigs(b.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &most}}, b.out)
+	require.NoError(t, err)
+	require.NoError(t, got[0].Err)
+}
+
+func denyOutput(_ *testing.T, b *broker) {
+	b.bed.Fake("the broker refuses access to a topic").Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: b.out, Err: kerr.TopicAuthorizationFailed, Count: -1})
+}
+
+func deleteOutput(t *testing.T, b *broker) {
+	_, err := b.bed.Admin().DeleteTopic(b.ctx, b.out)
+	require.NoError(t, err)
+}
+
+// A topic that goes away in the middle of a transaction: what was written to it is lost with it, the transaction fails,
+// and the transactional id is usable again.
+func TestOutputTopicDeletedInsideATransaction(t *testing.T) {
+	b := newBroker(t)
+	s := b.sink(t, 0)
+	w := s.Writer(task(0))
+	require.NoError(t, w.Write(b.ctx, 0, recs("1")))
+	w.Barrier(1)
+	require.NoError(t, s.Seal(b.ctx, 1))
+	require.NoError(t, b.commit(1))
+	require.NoError(t, s.Release(1))
+	require.NoError(t, w.Write(b.ctx, 1, recs("aborted")))
+	require.NoError(t, w.Write(b.ctx, 0, recs("2")))
+	deleteOutput(t, b)
+	require.NoError(t, w.Write(b.ctx, 0, recs("3")))
+	w.Barrier(2)
+	err := s.Seal(b.ctx, 2)
+	require.Error(t, err)
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err), "%v", err)
+	b.goesOn(t)
 }

@@ -40,7 +40,7 @@ func Main(m *testing.M) {
 		run.stop()
 	}
 	if Real() {
-		fmt.Print(summary())
+		fmt.Fprint(os.Stderr, summary())
 	}
 	os.Exit(code)
 }
@@ -69,7 +69,7 @@ func realBrokers(t testing.TB) []string {
 		ctx, cancel := context.WithTimeout(context.Background(), startBound)
 		defer cancel()
 		run.brokers, run.stop, run.err = startReal(ctx, func(format string, args ...any) {
-			fmt.Printf("testbed: "+format+"\n", args...)
+			fmt.Fprintf(os.Stderr, "testbed: "+format+"\n", args...)
 		})
 	})
 	if run.err != nil {
