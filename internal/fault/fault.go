@@ -1,7 +1,3 @@
-// Package fault classes errors by what recovery does with them and by the exit code that the process ends with.
-//
-// An error is classed once, where its cause is known, and only wrapped afterwards. The engine asks RecoveryOf, the
-// command asks CodeOf; neither looks into messages.
 package fault
 
 import (
