@@ -3,13 +3,13 @@ package pipeline
 import (
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"math/big"
 	"strings"
 
+	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -28,48 +28,16 @@ const (
 
 var aggFuncs = []string{"count", "sum", "avg", "min", "max", "first", "last"}
 
-// cell is the accumulator of one output field. Numbers are kept without an interface, so that folding them does not
-// allocate.
+// cell is the accumulator of one output field.
 type cell struct {
-	n     int64 // count and avg: records seen; first: 1 once there was one
-	kind  cellKind
-	whole int64   // when kind is cellInt
-	float float64 // when kind is cellFloat
-	other any     // when kind is cellOther
+	n int64 // count and avg: records seen; first: 1 once there was one
+	// v is what else is kept; missing when there was no record.
+	v json.Value
+	// borrowed says that the text of v is that of the stored accumulator, which does not last.
+	borrowed bool
 }
 
-type cellKind uint8
-
-const (
-	cellEmpty cellKind = iota
-	cellInt
-	cellFloat
-	cellOther
-)
-
-func (c *cell) set(v any) {
-	switch v := v.(type) {
-	case int64:
-		c.kind, c.whole = cellInt, v
-	case float64:
-		c.kind, c.float = cellFloat, v
-	default:
-		c.kind, c.other = cellOther, v
-	}
-}
-
-// get gives what set took; nil when it was not called.
-func (c *cell) get() any {
-	switch c.kind {
-	case cellInt:
-		return c.whole
-	case cellFloat:
-		return c.float
-	case cellOther:
-		return c.other
-	}
-	return nil
-}
+func (c *cell) set(v json.Value) { c.v, c.borrowed = v, false }
 
 // width is the encoded size of a function's cells, 0 when it varies.
 func (f aggFunc) width() int {
@@ -85,7 +53,7 @@ func (f aggFunc) width() int {
 }
 
 // add folds one value into the cell. On an error the cell may be changed: the caller drops it.
-func (c *cell) add(f aggFunc, v any) error {
+func (c *cell) add(f aggFunc, v *json.Value) error {
 	switch f {
 	case aggCount, aggAvg:
 		if c.n == math.MaxInt64 {
@@ -99,10 +67,10 @@ func (c *cell) add(f aggFunc, v any) error {
 	case aggMin, aggMax:
 		return c.keepExtreme(f, v)
 	case aggLast:
-		c.set(v)
+		c.set(*v)
 	case aggFirst:
 		if c.n == 0 {
-			c.set(v)
+			c.set(*v)
 		}
 		c.n = 1
 	}
@@ -110,100 +78,89 @@ func (c *cell) add(f aggFunc, v any) error {
 }
 
 // addNumber keeps sums of whole numbers exact. From the first float on the sum is a float.
-func (c *cell) addNumber(v any) error {
+func (c *cell) addNumber(v *json.Value) error {
 	if err := checkNumber(v); err != nil {
 		return err
 	}
-	whole, isWhole := v.(int64)
 	switch {
-	case c.kind == cellEmpty:
-		c.set(v)
-	case c.kind == cellInt && isWhole:
-		sum, ok := addInt64(c.whole, whole)
+	case c.v.Kind() == json.KindMissing:
+		c.set(*v)
+	case c.v.Kind() == json.KindInt && v.Kind() == json.KindInt:
+		sum, ok := addInt64(c.v.Int(), v.Int())
 		if !ok {
 			return topology.ErrOverflow
 		}
-		c.whole = sum
+		c.v = json.IntValue(sum)
 	default:
-		c.kind, c.float = cellFloat, c.asFloat()+asFloat(v)
+		c.v = json.FloatValue(asFloat(&c.v) + asFloat(v))
 	}
 	return nil
 }
 
-// asFloat is the number in the cell.
-func (c *cell) asFloat() float64 {
-	if c.kind == cellInt {
-		return float64(c.whole)
-	}
-	return c.float
-}
-
-func checkNumber(v any) error {
-	switch v.(type) {
-	case int64, float64:
+func checkNumber(v *json.Value) error {
+	switch v.Kind() {
+	case json.KindInt, json.KindFloat:
 		return nil
-	case json.Number:
+	case json.KindNumber:
 		return topology.ErrOverflow
 	}
-	return fmt.Errorf("expected a number, found %s", describe(v))
+	return fmt.Errorf("expected a number, found %s", describe(v.Any()))
 }
 
-func asFloat(v any) float64 {
-	if i, ok := v.(int64); ok {
-		return float64(i)
+func asFloat(v *json.Value) float64 {
+	if v.Kind() == json.KindInt {
+		return float64(v.Int())
 	}
-	f, _ := v.(float64)
-	return f
+	return v.Float()
 }
 
 // keepExtreme compares numbers by their exact values and texts by their bytes; the two have no common order. Of equal
 // ones the first stays.
-func (c *cell) keepExtreme(f aggFunc, v any) error {
-	if _, isText := v.(string); !isText {
+func (c *cell) keepExtreme(f aggFunc, v *json.Value) error {
+	if v.Kind() != json.KindText {
 		if err := checkNumber(v); err != nil {
 			if errors.Is(err, topology.ErrOverflow) {
 				return err
 			}
-			return fmt.Errorf("expected a number or a text, found %s", describe(v))
+			return fmt.Errorf("expected a number or a text, found %s", describe(v.Any()))
 		}
 	}
-	if x, ok := v.(float64); ok && x != x {
+	if v.Kind() == json.KindFloat && v.Float() != v.Float() {
 		return topology.ErrNaN
 	}
-	if c.kind == cellEmpty {
-		c.set(v)
+	if c.v.Kind() == json.KindMissing {
+		c.set(*v)
 		return nil
 	}
-	order, err := compare(v, c.get())
+	order, err := compare(v, &c.v)
 	if err != nil {
 		return err
 	}
 	if f == aggMin && order < 0 || f == aggMax && order > 0 {
-		c.set(v)
+		c.set(*v)
 	}
 	return nil
 }
 
-func compare(a, b any) (int, error) {
-	as, aText := a.(string)
-	bs, bText := b.(string)
+// compare orders two numbers or two texts.
+func compare(a, b *json.Value) (int, error) {
+	aText, bText := a.Kind() == json.KindText, b.Kind() == json.KindText
 	switch {
 	case aText && bText:
-		return strings.Compare(as, bs), nil
+		return strings.Compare(a.Text(), b.Text()), nil
 	case aText != bText:
-		return 0, fmt.Errorf("%s cannot be compared with %s, which came before", describe(a), describe(b))
+		return 0, fmt.Errorf("%s cannot be compared with %s, which came before", describe(a.Any()), describe(b.Any()))
 	}
-	ai, aInt := a.(int64)
-	bi, bInt := b.(int64)
+	aInt, bInt := a.Kind() == json.KindInt, b.Kind() == json.KindInt
 	switch {
 	case aInt && bInt:
-		return cmp.Compare(ai, bi), nil
+		return cmp.Compare(a.Int(), b.Int()), nil
 	case aInt:
-		return -compareFloatInt(b.(float64), ai), nil
+		return -compareFloatInt(b.Float(), a.Int()), nil
 	case bInt:
-		return compareFloatInt(a.(float64), bi), nil
+		return compareFloatInt(a.Float(), b.Int()), nil
 	}
-	return cmp.Compare(a.(float64), b.(float64)), nil
+	return cmp.Compare(a.Float(), b.Float()), nil
 }
 
 // compareFloatInt compares exactly; converting the integer to a float64 would make neighbours equal above 2^53.
@@ -215,14 +172,16 @@ func compareFloatInt(f float64, i int64) int {
 }
 
 // result is the value of the output field.
-func (c *cell) result(f aggFunc) any {
-	switch f {
-	case aggCount:
-		return c.n
-	case aggAvg:
-		return c.asFloat() / float64(c.n)
+func (c *cell) result(f aggFunc) json.Value {
+	switch {
+	case f == aggCount:
+		return json.IntValue(c.n)
+	case f == aggAvg:
+		return json.FloatValue(asFloat(&c.v) / float64(c.n))
+	case c.v.Kind() == json.KindText && c.borrowed:
+		return json.TextValue(strings.Clone(c.v.Text()))
 	}
-	return c.get()
+	return c.v
 }
 
 func (c *cell) append(b []byte, f aggFunc) ([]byte, error) {
@@ -232,42 +191,51 @@ func (c *cell) append(b []byte, f aggFunc) ([]byte, error) {
 	case aggAvg:
 		b = binary.BigEndian.AppendUint64(b, uint64(c.n))
 	}
-	switch c.kind {
-	case cellInt:
-		return binary.BigEndian.AppendUint64(append(b, tagInt), uint64(c.whole)), nil
-	case cellFloat:
-		return binary.BigEndian.AppendUint64(append(b, tagFloat), math.Float64bits(c.float)), nil
+	switch c.v.Kind() {
+	case json.KindInt:
+		return binary.BigEndian.AppendUint64(append(b, tagInt), uint64(c.v.Int())), nil
+	case json.KindFloat:
+		return binary.BigEndian.AppendUint64(append(b, tagFloat), math.Float64bits(c.v.Float())), nil
+	case json.KindText:
+		return appendText(append(b, tagText), c.v.Text()), nil
 	}
-	return appendValue(b, c.other, 0)
+	return appendValue(b, c.v.Any(), 0)
 }
 
-// read is the inverse of append. What append would not have written is damage.
+// read is the inverse of append. What append would not have written is damage. Of last, whose value is about to be
+// replaced, nothing is kept.
 func (c *cell) read(d *decoder, f aggFunc) {
 	*c = cell{}
 	if f == aggCount || f == aggAvg {
 		c.n = int64(d.uint64())
 	}
-	if f == aggCount {
+	switch f {
+	case aggCount:
 		return
-	}
-	if f == aggFirst {
+	case aggLast:
+		d.skip(0)
+		return
+	case aggFirst:
 		c.n = 1
 	}
 	switch d.peek() {
 	case tagInt:
 		d.byte()
-		c.kind, c.whole = cellInt, int64(d.uint64())
+		c.v = json.IntValue(int64(d.uint64()))
 		return
 	case tagFloat:
 		d.byte()
-		c.kind, c.float = cellFloat, math.Float64frombits(d.uint64())
+		c.v = json.FloatValue(math.Float64frombits(d.uint64()))
 		return
+	case tagText:
+		d.byte()
+		c.v, c.borrowed = json.TextValue(d.borrow()), true
+	default:
+		c.v = json.ValueOf(d.value(0))
 	}
-	c.set(d.value(0))
-	_, isText := c.other.(string)
 	switch f {
 	case aggMin, aggMax:
-		d.bad = d.bad || !isText
+		d.bad = d.bad || c.v.Kind() != json.KindText
 	case aggSum, aggAvg:
 		d.bad = true
 	}

@@ -12,14 +12,12 @@ import (
 	"github.com/expr-lang/expr/parser/lexer"
 
 	"github.com/millweir/millweir/internal/yamlx"
+	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
 )
 
 // maxFields bounds the output fields of one step.
 const maxFields = 64
-
-// aggState is the name of the state within the step.
-const aggState = "aggregate"
 
 // aggField is one output field of an aggregate.
 type aggField struct {
@@ -32,6 +30,7 @@ type aggField struct {
 // aggregate is a compiled aggregate step. Fields are sorted by name, so their order in the file does not matter.
 type aggregate struct {
 	fields []aggField
+	shape  *shape // of the output: the fields in their order
 	// tombstones says that an expression asks about them; otherwise they are left out.
 	tombstones bool
 }
@@ -132,69 +131,84 @@ func (a *aggregate) codec() string {
 	return "aggregate1(" + list + ")"
 }
 
-// newProcessor makes the step's operator of one task.
-func (a *aggregate) newProcessor() topology.Processor[wireKey, any, any] {
-	p := &aggProcessor{spec: a, cells: make([]cell, len(a.fields))}
-	for range a.fields {
-		p.evaluators = append(p.evaluators, newEvaluator())
+// size is the length of every accumulator in bytes, 0 when it varies.
+func (a *aggregate) size() int {
+	size := 0
+	for _, f := range a.fields {
+		w := f.fn.width()
+		if w == 0 {
+			return 0
+		}
+		size += w
 	}
-	return p
+	return size
 }
 
-// aggProcessor folds records. It belongs to one task and so to one goroutine.
-type aggProcessor struct {
+// encoded describes the step to package topology.
+func (a *aggregate) encoded() topology.EncodedAggregate[wireKey, any, any] {
+	return topology.EncodedAggregate[wireKey, any, any]{
+		Codec: a.codec(), Size: a.size(), Tombstones: a.tombstones,
+		New: func() topology.Folder[wireKey, any, any] { return a.newFolder() },
+	}
+}
+
+// newFolder makes the folder of one task.
+func (a *aggregate) newFolder() *folder {
+	f := &folder{spec: a, cells: make([]cell, len(a.fields))}
+	for range a.fields {
+		f.evaluators = append(f.evaluators, newEvaluator())
+	}
+	return f
+}
+
+// folder folds records. It belongs to one task and so to one goroutine.
+type folder struct {
 	spec       *aggregate
-	state      *topology.Value[[]byte]
 	evaluators []*evaluator
 	cells      []cell
-	encoded    []byte
+	arg        json.Value
 }
 
-func (p *aggProcessor) Open(ctx *topology.ProcessContext) error {
-	p.state = topology.ValueState(ctx, aggState, p.spec.stateSerde())
-	return nil
-}
-
-// Process gives one output per input. A tombstone changes nothing and gives none, unless the step asks about them.
-func (p *aggProcessor) Process(_ *topology.ProcessContext, in *record, out *topology.Collector[wireKey, any]) error {
-	if in.Tombstone && !p.spec.tombstones {
-		return nil
-	}
-	if err := p.load(); err != nil {
-		return err
+// Fold implements topology.Folder. What it passes on is a row.
+func (p *folder) Fold(dst, old []byte, in *record, out *any) ([]byte, error) {
+	// Values of the record must not stay alive while no other one comes.
+	defer p.forget()
+	if err := p.load(old); err != nil {
+		return nil, err
 	}
 	for i := range p.spec.fields {
 		if err := p.fold(i, in); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	b := p.encoded[:0]
 	var err error
-	for i, f := range p.spec.fields {
-		if b, err = p.cells[i].append(b, f.fn); err != nil {
-			return fmt.Errorf("%s: %w", f.source, err)
+	for i := range p.spec.fields {
+		f := &p.spec.fields[i]
+		if dst, err = p.cells[i].append(dst, f.fn); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.source, err)
 		}
 	}
-	p.encoded = b
-	p.state.Set(b)
-	result := make(map[string]any, len(p.cells))
-	for i, f := range p.spec.fields {
-		result[f.name] = p.cells[i].result(f.fn)
+	r := newRow(p.spec.shape)
+	for i := range p.spec.fields {
+		r.fields[i] = p.cells[i].result(p.spec.fields[i].fn)
 	}
-	out.Emit(result)
-	clear(p.cells) // values of the record must not stay alive while no other one comes
-	return nil
+	*out = r
+	return dst, nil
 }
 
-func (p *aggProcessor) load() error {
+func (p *folder) forget() {
 	clear(p.cells)
-	b, ok := p.state.Get()
-	if !ok {
+	p.arg = json.Value{}
+}
+
+// load reads the stored accumulator, nil for a new key.
+func (p *folder) load(old []byte) error {
+	if old == nil {
 		return nil
 	}
-	d := decoder{b: b}
-	for i, f := range p.spec.fields {
-		p.cells[i].read(&d, f.fn)
+	d := decoder{b: old}
+	for i := range p.spec.fields {
+		p.cells[i].read(&d, p.spec.fields[i].fn)
 	}
 	if d.bad || len(d.b) > 0 {
 		return errDamaged
@@ -202,15 +216,17 @@ func (p *aggProcessor) load() error {
 	return nil
 }
 
-func (p *aggProcessor) fold(i int, in *record) error {
+func (p *folder) fold(i int, in *record) error {
 	f := &p.spec.fields[i]
-	var v any
+	v := &null
 	if f.arg != nil {
-		var err error
-		if v, err = f.arg.evalWith(p.evaluators[i], in); err != nil {
-			return fmt.Errorf("%s: %w", f.fn, err)
+		if v = f.arg.walk(in.Value, &p.arg); v == nil {
+			v = &p.arg
+			if err := f.arg.evalWith(p.evaluators[i], in, v); err != nil {
+				return fmt.Errorf("%s: %w", f.fn, err)
+			}
 		}
-		if v == nil && f.fn != aggFirst && f.fn != aggLast {
+		if v.Kind() == json.KindNull && f.fn != aggFirst && f.fn != aggLast {
 			return fmt.Errorf("%s: missing or null; write %s(%s ?? DEFAULT) if that may be", f.source, f.fn, f.arg.source)
 		}
 	}
@@ -219,30 +235,3 @@ func (p *aggProcessor) fold(i int, in *record) error {
 	}
 	return nil
 }
-
-// stateSerde is the codec of the state: the bytes as the processor encodes them, under the id of their layout.
-func (a *aggregate) stateSerde() stateCodec {
-	size := 0
-	for _, f := range a.fields {
-		w := f.fn.width()
-		if w == 0 {
-			return stateCodec{name: a.codec()}
-		}
-		size += w
-	}
-	return stateCodec{name: a.codec(), size: size}
-}
-
-type stateCodec struct {
-	name string
-	size int // 0 when it varies
-}
-
-func (c stateCodec) Name() string { return c.name }
-
-// FixedSize implements serde.Fixed; 0 means that the size varies.
-func (c stateCodec) FixedSize() int { return c.size }
-
-func (c stateCodec) Append(dst, v []byte) ([]byte, error) { return append(dst, v...), nil }
-
-func (c stateCodec) Decode(b []byte) ([]byte, error) { return b, nil }

@@ -63,6 +63,7 @@ type stream struct {
 	root   *stream // the source that it hangs from, nil when that is not known
 	kind   valueKind
 	fields []string // of an object when they are known
+	shape  *shape   // of the rows among its values, nil when there are none
 	out    topology.Stream[wireKey, any]
 }
 
@@ -79,6 +80,7 @@ type sourceDecl struct {
 	key, value format
 	options    []topology.SourceOption
 	ok         bool
+	picked     *sourceValue // in place of value, when only some fields need to be decoded
 }
 
 type stepDecl struct {
@@ -268,6 +270,11 @@ func (b *builder) plan() *topology.Plan {
 	}
 	for _, s := range b.sinks {
 		b.buildSink(s)
+	}
+	for _, s := range b.sources {
+		if s.source.picked != nil {
+			s.source.picked.seal()
+		}
 	}
 	if b.ps.Len() > 0 {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"unsafe"
 )
 
 // The tags of stored values. They are part of the state format: none is ever given another meaning.
@@ -136,6 +137,41 @@ func (d *decoder) text() string {
 	s := string(d.b[:n])
 	d.b = d.b[n:]
 	return s
+}
+
+// borrow is text without a copy: it lasts as long as the stored bytes.
+func (d *decoder) borrow() string {
+	n := d.length()
+	s := unsafe.String(unsafe.SliceData(d.b), n)
+	d.b = d.b[n:]
+	return s
+}
+
+// skip reads a value and checks it as value does, without making it.
+func (d *decoder) skip(depth int) {
+	if depth > maxValueDepth {
+		d.fail()
+		return
+	}
+	switch tag := d.byte(); tag {
+	case tagNull, tagFalse, tagTrue:
+	case tagInt, tagFloat:
+		d.uint64()
+	case tagText, tagBytes, tagNumber:
+		d.borrow()
+	case tagList, tagObject:
+		for range d.length() {
+			if d.bad {
+				return
+			}
+			if tag == tagObject {
+				d.borrow()
+			}
+			d.skip(depth + 1)
+		}
+	default:
+		d.fail()
+	}
 }
 
 func (d *decoder) value(depth int) any {

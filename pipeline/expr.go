@@ -8,13 +8,13 @@ import (
 	"sync"
 
 	"github.com/expr-lang/expr"
-	"github.com/expr-lang/expr/ast"
 	"github.com/expr-lang/expr/file"
 	"github.com/expr-lang/expr/types"
 	"github.com/expr-lang/expr/vm"
 
 	"github.com/millweir/millweir/internal/yamlx"
 	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -45,21 +45,23 @@ type expression struct {
 	names   map[string]bool  // the variables that it uses
 	key     serde.Serde[any] // decodes the key for it
 	result  reflect.Kind     // of the result when it is known, else Interface
-	path    []string         // when it is value.a.b and nothing else: a, b
-	pool    sync.Pool        // of *evaluator
+	access
+	pool sync.Pool // of *evaluator
 }
 
 // environment says what an expression can name and of which types it is.
 type environment struct {
 	key   serde.Serde[any]
 	value valueKind
+	shape *shape // of the rows among the values, nil when there are none
 }
 
 // evaluator is the memory of one evaluation at a time.
 type evaluator struct {
-	vm    vm.VM
-	env   map[string]any
-	steps int
+	vm     vm.VM
+	env    map[string]any
+	fields map[string]any // of the value
+	steps  int
 }
 
 // compileError is what is wrong with an expression. column counts runes from 1, 0 when there is no place.
@@ -106,7 +108,7 @@ func compile(source string, in environment) (*expression, error) {
 	if t := program.Node().Type(); t != nil {
 		e.result = t.Kind()
 	}
-	e.path = pathOf(program.Node())
+	e.access = accessOf(program.Node(), in.shape)
 	e.pool.New = func() any { return newEvaluator() }
 	return e, nil
 }
@@ -165,7 +167,7 @@ func oneLine(s string) string {
 }
 
 func newEvaluator() *evaluator {
-	ev := &evaluator{env: make(map[string]any, 8)}
+	ev := &evaluator{env: make(map[string]any, 8), fields: map[string]any{}}
 	ev.vm.MemoryBudget = memoryBudget
 	ev.env[stepsName] = steps{&ev.steps}
 	return ev
@@ -174,82 +176,53 @@ func newEvaluator() *evaluator {
 // eval gives the result for one record, normalised: nil, bool, int64, float64, string, []byte, json.Number, []any and
 // map[string]any only. It may share memory with the record.
 func (e *expression) eval(r *record) (any, error) {
-	if v, ok := e.walk(r); ok {
-		return v, nil
+	var v json.Value
+	if err := e.evalInto(r, &v); err != nil {
+		return nil, err
+	}
+	return v.Any(), nil
+}
+
+// evalInto is eval without memory for the result.
+func (e *expression) evalInto(r *record, out *json.Value) error {
+	if v := e.walk(r.Value, out); v != nil {
+		*out = *v
+		return nil
 	}
 	ev := e.pool.Get().(*evaluator)
 	defer e.pool.Put(ev)
-	return e.evalWith(ev, r)
+	return e.evalWith(ev, r, out)
 }
 
-func (e *expression) evalWith(ev *evaluator, r *record) (any, error) {
-	if v, ok := e.walk(r); ok {
-		return v, nil
-	}
+// evalWith runs the evaluator.
+func (e *expression) evalWith(ev *evaluator, r *record, result *json.Value) error {
 	if err := ev.fill(e, r); err != nil {
-		return nil, err
+		return err
 	}
 	ev.steps = MaxIterations
 	out, err := ev.vm.Run(e.program, ev.env)
-	ev.env["value"] = nil // what it aliases, a fetch buffer, must not stay alive while no record comes
+	// What these alias, a fetch buffer, must not stay alive while no record comes.
+	ev.env["value"] = nil
+	clear(ev.fields)
 	if err != nil {
 		var fe *file.Error
 		if errors.As(err, &fe) {
 			err = &compileError{line: fe.Line, column: fe.Column + 1, msg: oneLine(fe.Message), cause: fe.Prev}
 		}
-		return nil, fmt.Errorf("%s: %w", e.source, err)
+		return fmt.Errorf("%s: %w", e.source, err)
 	}
 	v, err := normalise(out, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e.source, err)
+		return fmt.Errorf("%s: %w", e.source, err)
 	}
-	return v, nil
-}
-
-// pathOf gives the names of a plain access value.a.b, nil when the expression is anything else.
-func pathOf(n ast.Node) []string {
-	m, ok := n.(*ast.MemberNode)
-	if !ok || m.Optional || m.Method {
-		return nil
-	}
-	name, ok := m.Property.(*ast.StringNode)
-	if !ok {
-		return nil
-	}
-	if root, ok := m.Node.(*ast.IdentifierNode); ok && root.Value == "value" {
-		return []string{name.Value}
-	}
-	if above := pathOf(m.Node); above != nil {
-		return append(above, name.Value)
-	}
+	*result = json.ValueOf(v)
 	return nil
-}
-
-// walk evaluates a plain access without the evaluator. It gives up where anything is out of the ordinary and leaves
-// that, and its messages, to the evaluator.
-func (e *expression) walk(r *record) (any, bool) {
-	if e.path == nil {
-		return nil, false
-	}
-	v := r.Value
-	for _, name := range e.path {
-		m, ok := v.(map[string]any)
-		if !ok {
-			return nil, false
-		}
-		v = m[name]
-	}
-	switch v.(type) {
-	case nil, bool, int64, float64, string:
-		return v, true
-	}
-	return nil, false
 }
 
 // fill puts the variables that the expression uses in place; others may hold those of another record and are not seen.
 func (ev *evaluator) fill(e *expression, r *record) error {
 	if e.names["value"] {
-		ev.env["value"] = r.Value
+		ev.env["value"] = e.view(r.Value, ev.fields)
 	}
 	if e.names["key"] {
 		var key any

@@ -18,14 +18,20 @@ func (b *builder) buildSource(t *topology.Builder, s *stream) {
 	}
 	topic, _ := d.topic.Text()
 	s.kind = d.value.kind()
-	s.out = topology.FromTopic(t, s.name, topic, sourceKey{d.key}, d.value.codec, d.options...)
+	codec := d.value.codec
+	if d.value.name == "json" {
+		s.shape = &shape{source: true}
+		d.picked = &sourceValue{Serde: codec, shape: s.shape}
+		codec = d.picked
+	}
+	s.out = topology.FromTopic(t, s.name, topic, sourceKey{d.key}, codec, d.options...)
 }
 
 func (b *builder) buildStep(s *stream) {
-	in := environment{value: s.parent.kind, key: s.root.source.key.codec}
+	in := environment{value: s.parent.kind, key: s.root.source.key.codec, shape: s.parent.shape}
 	switch s.step.kind {
 	case "filter":
-		s.kind, s.fields = s.parent.kind, s.parent.fields
+		s.kind, s.fields, s.shape = s.parent.kind, s.parent.fields, s.parent.shape
 		if e := compileNode(s.step.body, in); e != nil {
 			b.buildFilter(s, e)
 		}
@@ -89,35 +95,56 @@ func (b *builder) buildMap(s *stream, in environment) {
 		}
 		return
 	}
+	b.buildMapOfFields(s, in)
+}
+
+// mapField is one output field of a map.
+type mapField struct {
+	name string
+	slot int
+	e    *expression
+}
+
+func (b *builder) buildMapOfFields(s *stream, in environment) {
 	s.kind = objectKind
 	entries := s.step.body.Entries()
 	s.fields = checkFields(s.step.body, entries, checkMapField)
-	type field struct {
-		name string
-		e    *expression
-	}
-	var fields []field
+	shape, ok := shapeOfFields(s)
+	var fields []mapField
 	asks := false
 	for _, entry := range entries {
 		if e := compileNode(entry.Value, in); e != nil {
-			fields = append(fields, field{entry.Name, e})
+			fields = append(fields, mapField{name: entry.Name, e: e})
 			asks = asks || e.names["tombstone"]
 		}
 	}
-	if len(fields) < len(entries) {
+	if len(fields) < len(entries) || !ok {
 		return
 	}
+	s.shape = shape
+	for i := range fields {
+		fields[i].slot = shape.slot(fields[i].name)
+	}
 	b.mapTo(s, asks, func(r *record) (any, error) {
-		out := make(map[string]any, len(fields))
-		for _, f := range fields {
-			v, err := f.e.eval(r)
-			if err != nil {
+		out := newRow(shape)
+		for i := range fields {
+			f := &fields[i]
+			if err := f.e.evalInto(r, &out.fields[f.slot]); err != nil {
 				return nil, fmt.Errorf("field %s: %w", f.name, err)
 			}
-			out[f.name] = v
 		}
 		return out, nil
 	})
+}
+
+// shapeOfFields gives the shape of the objects that a step makes.
+func shapeOfFields(s *stream) (*shape, bool) {
+	shape, err := completeShape(s.fields)
+	if err != nil {
+		s.step.body.Errorf("%v", err)
+		return nil, false
+	}
+	return shape, true
 }
 
 // mapTo adds the step. A result of nil makes the record a tombstone, as in Kafka Streams. A tombstone passes untouched
@@ -142,7 +169,8 @@ func (b *builder) buildAggregate(s *stream, in environment) {
 	s.kind = objectKind
 	entries := s.step.body.Entries()
 	s.fields = checkFields(s.step.body, entries, checkAggregateField)
-	a := &aggregate{}
+	shape, ok := shapeOfFields(s)
+	a := &aggregate{shape: shape}
 	for _, entry := range entries {
 		text, ok := entry.Value.Text()
 		if !ok {
@@ -156,11 +184,12 @@ func (b *builder) buildAggregate(s *stream, in environment) {
 		a.tombstones = a.tombstones || f.arg != nil && f.arg.names["tombstone"]
 		a.fields = append(a.fields, f)
 	}
-	if len(a.fields) < len(entries) {
+	if len(a.fields) < len(entries) || !ok {
 		return
 	}
+	s.shape = shape
 	slices.SortFunc(a.fields, func(x, y aggField) int { return strings.Compare(x.name, y.name) })
-	s.out = topology.Process(s.parent.out, s.name, a.newProcessor)
+	s.out = topology.AggregateEncoded(s.parent.out, s.name, a.encoded())
 }
 
 // checkFields wants at least one output field and names that check accepts, and gives the names.
@@ -210,6 +239,9 @@ func (b *builder) buildSink(s *sinkDecl) {
 		s.valueNode.Errorf("the fields of step %s do not fit the schema: it %s", s.parent.name, mistake)
 		return
 	}
+	if s.value.codec.Name() != s.parent.root.source.value.codec.Name() {
+		s.parent.shape.needWhole() // otherwise the bytes of the record pass
+	}
 	topic, _ := s.topic.Text()
-	topology.ToTopic(s.parent.out, s.name, topic, sinkKey{from, s.key}, s.value.codec)
+	topology.ToTopic(s.parent.out, s.name, topic, sinkKey{from, s.key}, sinkValue{s.value})
 }

@@ -339,12 +339,12 @@ func (p *parser) numberInto(v *Value) error {
 			*v = IntValue(n)
 			return nil
 		}
-		*v = Value{Kind: KindNumber, text: text}
+		*v = textValue(KindNumber, text)
 		return nil
 	}
 	f, _ := strconv.ParseFloat(text, 64)
 	if *v = FloatValue(f); math.IsInf(f, 0) {
-		*v = Value{Kind: KindNumber, text: text}
+		*v = textValue(KindNumber, text)
 	}
 	return nil
 }
