@@ -33,7 +33,7 @@ type Value struct {
 }
 
 // Kind says which of the methods gives the value.
-func (v *Value) Kind() Kind { return v.kind }
+func (v Value) Kind() Kind { return v.kind }
 
 // NullValue is null.
 func NullValue() Value { return Value{kind: KindNull} }
@@ -81,16 +81,16 @@ func boolValue(b bool) Value {
 }
 
 // Int is the number of a KindInt.
-func (v *Value) Int() int64 { return int64(v.bits) }
+func (v Value) Int() int64 { return int64(v.bits) }
 
 // Float is the number of a KindFloat.
-func (v *Value) Float() float64 { return math.Float64frombits(v.bits) }
+func (v Value) Float() float64 { return math.Float64frombits(v.bits) }
 
 // Bool is the value of a KindBool.
-func (v *Value) Bool() bool { return v.bits != 0 }
+func (v Value) Bool() bool { return v.bits != 0 }
 
 // Text is the text of a KindText, and the digits of a KindNumber; of other kinds it is empty.
-func (v *Value) Text() string {
+func (v Value) Text() string {
 	if v.kind != KindText && v.kind != KindNumber {
 		return ""
 	}
@@ -98,7 +98,7 @@ func (v *Value) Text() string {
 }
 
 // Other is the value of a KindOther; of other kinds it is nil.
-func (v *Value) Other() any {
+func (v Value) Other() any {
 	if v.kind != KindOther {
 		return nil
 	}
@@ -106,7 +106,7 @@ func (v *Value) Other() any {
 }
 
 // Any gives the value as Any decodes it; nil when it is missing.
-func (v *Value) Any() any {
+func (v Value) Any() any {
 	switch v.kind {
 	case KindBool:
 		return v.bits != 0
