@@ -45,16 +45,17 @@ func cli(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
 	for line, want := range map[string]string{
-		"vrify":                           `there is no command "vrify": did you mean verify?`,
-		"xyz":                             "see processor --help",
-		"broker --prt 3":                  "unknown flag: --prt",
-		"broker x":                        "takes no argument",
-		"broker --port 70000":             "port 70000",
-		"broker --topic a:b":              `--topic: topic a: "b" is not a number of partitions`,
-		"verify a":                        "processor verify takes INPUT OUTPUT, not 1 arguments",
-		"verify a b --format xml":         `format "xml": json or binary`,
-		"verify a b --where status":       `--where "status": want FIELD=VALUE`,
-		"verify a b --output xml":         "text or json",
+		"vrify":               `there is no command "vrify": did you mean verify?`,
+		"xyz":                 "see processor --help",
+		"broker --prt 3":      "unknown flag: --prt",
+		"broker x":            "takes no argument",
+		"broker --port 70000": "port 70000",
+		"broker --topic a:b":  `--topic: topic a: "b" is not a number of partitions`,
+		"verify a":            "processor verify takes no argument",
+		"verify --input a":    "both --input and --output are needed",
+		"verify --input a --output b --format xml":   `format "xml": json or binary`,
+		"verify --input a --output b --where status": `--where "status": want FIELD=VALUE`,
+		"verify --input a --output b --report xml":   "text or json",
 		"demo --kills -1":                 "--kills not negative",
 		"demo --sabotage nothing":         `no sabotage is named "nothing"; there are: lose-delta`,
 		"demo --duration 1s --kills 5":    "allow at least 500ms",
@@ -118,7 +119,7 @@ func TestVerifyTellsTheVerdictByItsExitCode(t *testing.T) {
 	b := startBroker(t)
 	put(t, b, "in", "anna", `{"amount":5,"status":"paid"}`, `{"amount":9,"status":"open"}`, `{"amount":7,"status":"paid"}`)
 	put(t, b, "out", "anna", `{"orders":1,"spent":5}`)
-	args := []string{"verify", "in", "out", "--brokers", b.Addr(), "--where", "status=paid"}
+	args := []string{"verify", "--input", "in", "--output", "out", "--brokers", b.Addr(), "--where", "status=paid"}
 
 	code, stdout, stderr := cli(t, append(args, "--partial")...)
 	require.Zero(t, code, stderr)
@@ -126,7 +127,7 @@ func TestVerifyTellsTheVerdictByItsExitCode(t *testing.T) {
 	require.True(t, strings.HasSuffix(stdout, "\nexactly-once: verified\n"), stdout)
 	require.Empty(t, stderr)
 
-	code, stdout, stderr = cli(t, append(args, "--output", "json")...)
+	code, stdout, stderr = cli(t, append(args, "--report", "json")...)
 	require.Equal(t, 1, code)
 	require.Equal(t, "processor: exactly-once: VIOLATED\n", stderr)
 	var report struct {
@@ -142,7 +143,7 @@ func TestVerifyTellsTheVerdictByItsExitCode(t *testing.T) {
 	require.Zero(t, code, stdout+stderr)
 	require.Contains(t, stdout, "records in    2 (and 1 filtered)")
 
-	code, _, stderr = cli(t, "verify", "nowhere", "out", "--brokers", b.Addr())
+	code, _, stderr = cli(t, "verify", "--input", "nowhere", "--output", "out", "--brokers", b.Addr())
 	require.Equal(t, 13, code, stderr)
 	require.Contains(t, stderr, "topic nowhere does not exist")
 }
@@ -150,7 +151,7 @@ func TestVerifyTellsTheVerdictByItsExitCode(t *testing.T) {
 func TestBrokersComeFromTheEnvironment(t *testing.T) {
 	b := startBroker(t)
 	t.Setenv("KAFKA_BROKERS", b.Addr())
-	code, stdout, stderr := cli(t, "verify", "in", "out")
+	code, stdout, stderr := cli(t, "verify", "--input", "in", "--output", "out")
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "exactly-once: verified")
 }
@@ -160,7 +161,7 @@ func TestAnInterruptedCommandSaysSo(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	var out, errs bytes.Buffer
-	require.Equal(t, interrupted, execute(ctx, []string{"verify", "in", "out", "--brokers", b.Addr()}, &out, &errs))
+	require.Equal(t, interrupted, execute(ctx, []string{"verify", "--input", "in", "--output", "out", "--brokers", b.Addr()}, &out, &errs))
 	require.Equal(t, "processor: interrupted\n", errs.String())
 }
 

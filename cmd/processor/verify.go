@@ -20,19 +20,21 @@ func newVerify() *cobra.Command {
 		format string
 	)
 	cmd := &cobra.Command{
-		Use:   "verify INPUT OUTPUT",
+		Use:   "verify --input TOPIC --output TOPIC",
 		Short: "Check a topic of running totals against its input: each input exactly once",
-		Long: `Check that the topic OUTPUT has, for each key, the running count and sum of the records of INPUT: the counts
+		Long: `Check that the output topic has, for each key, the running count and sum of the records of the input topic: the counts
 1…n, each once and in order, each with the sum of as many first inputs. It reads both topics as any read_committed
 consumer does, from their beginning to where they end now, and shares no code with the engine.
 
 Exit code 0: verified. 1: violated, or no verdict for a reason without a code of its own.`,
-		Example: `  processor verify orders order-totals
-  processor verify orders order-totals --where status=paid --partial --group order-totals --output json
-  processor verify in out --format binary`,
-		Args: exactArgs("INPUT", "OUTPUT"),
+		Example: `  processor verify --input orders --output order-totals
+  processor verify --input orders --output order-totals --where status=paid --partial --group order-totals --report json
+  processor verify --input in --output out --format binary`,
+		Args: exactArgs(),
 	}
 	f := cmd.Flags()
+	f.StringVar(&cfg.Input, "input", "", "topic that the job reads; required")
+	f.StringVar(&cfg.Output, "output", "", "topic that the job writes; required")
 	brokersFlag(cmd, &cfg.Kafka.Brokers, []string{"localhost:9092"}, "brokers to start from; default also from KAFKA_BROKERS")
 	f.StringVar(&format, "format", string(verify.JSON), "json: objects; binary: int64 big-endian, the amount in the input's first 8 bytes, count and sum in the output's 16")
 	f.StringVar(&cfg.AmountField, "amount-field", "amount", "input: field that is summed")
@@ -44,9 +46,13 @@ Exit code 0: verified. 1: violated, or no verdict for a reason without a code of
 	f.StringVar(&cfg.Group, "group", "", "consumer group whose committed lag is reported")
 	f.IntVar(&cfg.KeyBudget, "keys-in-memory", 4<<20, "keys of one pass, up to 80 bytes each; more keys take more passes")
 	f.IntVar(&cfg.Examples, "examples", 5, "offending records shown of each kind")
-	output := addOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg.Input, cfg.Output, cfg.Format = args[0], args[1], verify.Format(format)
+	report := new(outputFlag)
+	f.Var(report, "report", "form of the result") // elsewhere --output, which names a topic here
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cfg.Input == "" || cfg.Output == "" {
+			return fault.Stopf(fault.Usage, "both --input and --output are needed: the topics to compare (see processor verify --help)")
+		}
+		cfg.Format = verify.Format(format)
 		cfg.Kafka.ClientID = "millweir-verify"
 		if where != "" {
 			field, value, ok := strings.Cut(where, "=")
@@ -59,17 +65,17 @@ Exit code 0: verified. 1: violated, or no verdict for a reason without a code of
 			cfg.Progress = func(p verify.Progress) { progress(stderr, p) }
 			defer fmt.Fprint(stderr, "\r\x1b[K")
 		}
-		report, err := verify.Verify(cmd.Context(), cfg)
+		found, err := verify.Verify(cmd.Context(), cfg)
 		if err != nil {
 			return err
 		}
-		if output.json {
-			err = writeJSON(cmd.OutOrStdout(), report)
+		if report.json {
+			err = writeJSON(cmd.OutOrStdout(), found)
 		} else {
-			_, err = io.WriteString(cmd.OutOrStdout(), report.String())
+			_, err = io.WriteString(cmd.OutOrStdout(), found.String())
 		}
-		if err == nil && !report.Exact() {
-			err = fault.Stopf(fault.Failed, "%s", report.Verdict)
+		if err == nil && !found.Exact() {
+			err = fault.Stopf(fault.Failed, "%s", found.Verdict)
 		}
 		return err
 	}
