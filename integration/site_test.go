@@ -38,6 +38,7 @@ type site struct {
 	adm     *kadm.Client
 	fake    *kfake.Cluster // nil on a real Kafka and on one made by package embedded
 	every   time.Duration  // checkpoint interval
+	session time.Duration  // group session timeout
 }
 
 // embeddedSite is on the broker of `processor broker`.
@@ -52,7 +53,7 @@ func embeddedSite(t *testing.T, parts int32) *site {
 // fakeSite is on a broker of the same kind that a test sets up its own way.
 func fakeSite(t *testing.T, parts int32, opts ...kfake.Opt) *site {
 	t.Helper()
-	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	s := newSite(t, c.ListenAddrs(), parts)
@@ -71,7 +72,7 @@ func newSite(t *testing.T, brokers []string, parts int32) *site {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	name := "it-" + strings.ToLower(rand.Text()[:10])
-	s := &site{t: t, ctx: ctx, brokers: brokers, app: name, in: name + "-in", out: name + "-out", dir: filepath.Join(t.TempDir(), "data"), parts: parts, every: 300 * time.Millisecond}
+	s := &site{t: t, ctx: ctx, brokers: brokers, app: name, in: name + "-in", out: name + "-out", dir: filepath.Join(t.TempDir(), "data"), parts: parts, every: 300 * time.Millisecond, session: 10 * time.Second}
 	var err error
 	s.cl, err = kafka.NewClient(s.kafka(), kgo.ProducerLinger(2*time.Millisecond), kgo.MaxBufferedRecords(100_000))
 	require.NoError(t, err)
@@ -87,6 +88,15 @@ func (s *site) kafka() kafka.Config {
 	return kafka.Config{Brokers: s.brokers, Logger: slog.New(slog.DiscardHandler)}
 }
 
+// impatient makes the group miss a member after a second, or as soon as a foreign cluster allows.
+func (s *site) impatient() *site {
+	s.session = time.Second
+	if os.Getenv("KAFKA_BROKERS") != "" && s.fake == nil {
+		s.session = 6 * time.Second
+	}
+	return s
+}
+
 // topic makes a topic with as many partitions as the site has.
 func (s *site) topic(name string, config map[string]*string) {
 	s.t.Helper()
@@ -100,6 +110,7 @@ kafka: {brokers: "{{.Brokers}}"}
 data-dir: "{{.Dir}}"
 checkpointing: {interval: {{.Interval}}, timeout: 5s}
 transaction: {timeout: {{.TransactionTimeout}}}
+group: {session-timeout: {{.Session}}}
 `
 
 // transactionTimeout is what the settings above ask for.
@@ -126,7 +137,7 @@ func (s *site) file(text string, changes ...string) string {
 	var b strings.Builder
 	require.NoError(s.t, template.Must(template.New("").Parse(text)).Execute(&b, map[string]any{
 		"App": s.app, "Brokers": strings.Join(s.brokers, ","), "Dir": s.dir, "In": s.in, "Out": s.out,
-		"Interval": s.every, "TransactionTimeout": transactionTimeout,
+		"Interval": s.every, "TransactionTimeout": transactionTimeout, "Session": s.session,
 	}))
 	dir := s.t.TempDir()
 	path := filepath.Join(dir, "service.yaml")

@@ -1,0 +1,68 @@
+//go:build unix
+
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Damaged and missing files of the committed checkpoint are named, nothing is overwritten, and with the file put back all
+// goes on as if nothing had been.
+func TestRefusedDamage(t *testing.T) {
+	s := embeddedSite(t, 2)
+	file := worked(s)
+	root := s.handles()[0].Root
+	r, err := s.repository().ReadRoot(s.ctx, root)
+	require.NoError(t, err)
+	runs := r.Tasks[0].Runs
+	require.NotEmpty(t, runs)
+	run := runs[len(runs)-1]
+
+	flip := func(at int64) func([]byte) []byte {
+		return func(b []byte) []byte { b[at] ^= 0x40; return b }
+	}
+	cut := func(by int) func([]byte) []byte {
+		return func(b []byte) []byte { return b[:len(b)-by] }
+	}
+	gone := func([]byte) []byte { return nil }
+	size := func(name string) int64 {
+		info, err := os.Stat(filepath.Join(s.checkpoints(), name))
+		require.NoError(t, err)
+		return info.Size()
+	}
+	for _, c := range []struct {
+		name, file string
+		damage     func([]byte) []byte
+	}{
+		{"root: first byte", root.Path, flip(0)},
+		{"root: a byte within", root.Path, flip(size(root.Path) / 2)},
+		{"root: last byte", root.Path, flip(size(root.Path) - 1)},
+		{"root: cut", root.Path, cut(7)},
+		{"root: empty", root.Path, func([]byte) []byte { return []byte{} }},
+		{"root: longer", root.Path, func(b []byte) []byte { return append(b, 0) }},
+		{"root: missing", root.Path, gone},
+		{"run: first byte", run.File, flip(run.Offset)},
+		{"run: a byte within", run.File, flip(run.Offset + run.Length/2)},
+		{"run: last byte", run.File, flip(run.Offset + run.Length - 1)},
+		{"run: cut", run.File, cut(9)},
+		{"run: missing", run.File, gone},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(s.checkpoints(), c.file)
+			good, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.Remove(path))
+			if bad := c.damage(append([]byte{}, good...)); bad != nil {
+				require.NoError(t, os.WriteFile(path, bad, 0o644))
+			}
+			s.untouched(func() { refused(t, s.run(file), 22, c.file, root.Name.String()) })
+			require.NoError(t, os.WriteFile(path, good, 0o644))
+		})
+	}
+	s.goesOn(file)
+	s.storeIsWhole()
+}
