@@ -67,13 +67,13 @@ type table map[string][]byte
 func (m table) Get(key []byte) ([]byte, bool) { v, ok := m[string(key)]; return v, ok }
 func (m table) Delete(key []byte)             { delete(m, string(key)) }
 
-// Put overwrites the bytes that Get has given, as a store may.
+// Put spoils the bytes that Get has given before: they are valid until the next write only.
 func (m table) Put(key, value []byte) {
-	if old := m[string(key)]; len(old) == len(value) && old != nil {
-		copy(old, value)
-		return
-	}
+	old := m[string(key)]
 	m[string(key)] = append([]byte{}, value...)
+	for i := range old {
+		old[i] = 0xff
+	}
 }
 
 func (m table) Upsert(key []byte, size int) ([]byte, bool) {
@@ -122,8 +122,7 @@ func show(b []byte) string {
 }
 
 // run feeds key=value texts to a new task of the first source; "null" is a null key or value.
-func (w *world) run(t testing.TB, records ...string) error {
-	t.Helper()
+func (w *world) run(t require.TestingT, records ...string) error {
 	src := w.plan.Sources[0]
 	task, err := w.plan.NewTask(src.Name, 0, w)
 	require.NoError(t, err)
@@ -265,6 +264,40 @@ sinks: {out: {from: ranges, topic: out, key: string, value: avro, value-schema: 
 	require.Equal(t, []any{map[string]any{"n": int64(1), "warmest": 1.5}, map[string]any{"n": int64(2), "warmest": 4.5}}, w.values)
 }
 
+// TestASinkOfAnotherFormatGetsAllFields: expressions name one field, the sink needs two.
+func TestASinkOfAnotherFormatGetsAllFields(t *testing.T) {
+	plan := mustBuild(t, `
+sources: {in: {topic: in, key: string, value: json}}
+steps: {f: {from: in, filter: value.n > 1}}
+sinks: {out: {from: f, topic: out, key: string, value: avro, value-schema: range.avsc}, same: {from: f, topic: same, key: string, value: json}}`)
+	out, _, err := readSchema(yamlx.Literal("x", "x", "range.avsc", &yamlx.Problems{}), "testdata")
+	require.NoError(t, err)
+	w := newWorld(plan)
+	require.NoError(t, w.run(t, `k={"n":1,"warmest":2.5}`, `k={"n":2,"warmest":3.5}`))
+	want, err := out.Append(nil, map[string]any{"n": int64(2), "warmest": 3.5})
+	require.NoError(t, err)
+	require.Equal(t, []string{"out k=" + show(want), `same k={\"n\":2,\"warmest\":3.5}`}, w.out)
+}
+
+// TestManyFieldsAreDecodedWhole: beyond the limit of slots nothing is lost.
+func TestManyFieldsAreDecodedWhole(t *testing.T) {
+	var steps, doc strings.Builder
+	doc.WriteString(`k={"z":0`)
+	for i := range 2 * maxSlots {
+		if i%maxSlots == 0 {
+			fmt.Fprintf(&steps, "  m%d:\n    from: in\n    map:\n", i/maxSlots)
+		}
+		fmt.Fprintf(&steps, "      f%d: value.f%d\n", i, i)
+		fmt.Fprintf(&doc, `,"f%d":%d`, i, i)
+	}
+	w := newWorld(mustBuild(t, strings.Replace(pipe(steps.String(), "m1"), "out: {", "first: {from: m0, topic: first, key: string, value: json}, out: {", 1)))
+	require.NoError(t, w.run(t, doc.String()+"}"))
+	require.Len(t, w.out, 2)
+	for i := range 2 * maxSlots {
+		require.Contains(t, w.out[i/maxSlots], fmt.Sprintf(`\"f%d\":%d`, i, i))
+	}
+}
+
 type avroWorld struct {
 	*world
 	codec  serde.Serde[any]
@@ -397,3 +430,19 @@ func benchmark(b *testing.B, text string) {
 type discard struct{ *world }
 
 func (discard) Emit(int, []element.Record) error { return nil }
+
+func (d discard) State(step, name, codec string) (topology.StateTable, error) {
+	t, err := d.world.State(step, name, codec)
+	return steady{t.(table)}, err
+}
+
+// steady is a table that does not allocate for a value of the old length.
+type steady struct{ table }
+
+func (s steady) Put(key, value []byte) {
+	if old := s.table[string(key)]; len(old) == len(value) {
+		copy(old, value)
+		return
+	}
+	s.table.Put(key, value)
+}

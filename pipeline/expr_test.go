@@ -14,8 +14,7 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-func stringKey(t testing.TB) serde.Serde[any] {
-	t.Helper()
+func stringKey(t require.TestingT) serde.Serde[any] {
 	s, err := serde.Dynamic("string")
 	require.NoError(t, err)
 	return s

@@ -109,14 +109,6 @@ func (r *row) object() map[string]any {
 	return m
 }
 
-// plain gives values of streams in the types that formats know.
-func plain(v any) any {
-	if r, ok := v.(*row); ok {
-		return r.object()
-	}
-	return v
-}
-
 // sourceValue is the codec of a source's values in JSON. It decodes the fields that are named, unless all are needed. The
 // rest of a value is checked all the same, so what is no JSON is found.
 type sourceValue struct {
