@@ -220,7 +220,7 @@ func (p *folder) fold(i int, in *record) error {
 	f := &p.spec.fields[i]
 	v := &null
 	if f.arg != nil {
-		if v = f.arg.walk(in.Value, &p.arg); v == nil {
+		if v = f.arg.try(in, &p.arg); v == nil {
 			v = &p.arg
 			if err := f.arg.evalWith(p.evaluators[i], in, v); err != nil {
 				return fmt.Errorf("%s: %w", f.fn, err)

@@ -142,10 +142,13 @@ func (d *decoder) text() string {
 // borrow is text without a copy: it lasts as long as the stored bytes.
 func (d *decoder) borrow() string {
 	n := d.length()
-	s := unsafe.String(unsafe.SliceData(d.b), n)
+	s := textOf(d.b[:n])
 	d.b = d.b[n:]
 	return s
 }
+
+// textOf gives bytes as a text without a copy.
+func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // skip reads a value and checks it as value does, without making it.
 func (d *decoder) skip(depth int) {

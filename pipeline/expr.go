@@ -46,7 +46,8 @@ type expression struct {
 	key     serde.Serde[any] // decodes the key for it
 	result  reflect.Kind     // of the result when it is known, else Interface
 	access
-	pool sync.Pool // of *evaluator
+	quick quick     // nil when it has no such form
+	pool  sync.Pool // of *evaluator
 }
 
 // environment says what an expression can name and of which types it is.
@@ -109,6 +110,9 @@ func compile(source string, in environment) (*expression, error) {
 		e.result = t.Kind()
 	}
 	e.access = accessOf(program.Node(), in.shape)
+	if in.key != nil {
+		e.quick = quickOf(program.Node(), in.shape, in.key.Name())
+	}
 	e.pool.New = func() any { return newEvaluator() }
 	return e, nil
 }
@@ -185,13 +189,21 @@ func (e *expression) eval(r *record) (any, error) {
 
 // evalInto is eval without memory for the result.
 func (e *expression) evalInto(r *record, out *json.Value) error {
-	if v := e.walk(r.Value, out); v != nil {
+	if v := e.try(r, out); v != nil {
 		*out = *v
 		return nil
 	}
 	ev := e.pool.Get().(*evaluator)
 	defer e.pool.Put(ev)
 	return e.evalWith(ev, r, out)
+}
+
+// try evaluates without the evaluator, where that is possible; else it gives nil. The result may be in room.
+func (e *expression) try(r *record, room *json.Value) *json.Value {
+	if e.quick == nil {
+		return nil
+	}
+	return e.quick.eval(r, room)
 }
 
 // evalWith runs the evaluator.

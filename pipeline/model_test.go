@@ -36,7 +36,7 @@ type modelCell struct {
 	seen bool
 }
 
-// modelEval evaluates without a row and without the walk.
+// modelEval runs the evaluator.
 func modelEval(e *expression, r *record) (any, error) {
 	plain := *r
 	var out json.Value
@@ -361,16 +361,31 @@ func TestPipelinesMatchTheModel(t *testing.T) {
 	})
 }
 
-// TestWalksMatchTheEvaluator compares both ways of a plain access, on maps and on rows.
-func TestWalksMatchTheEvaluator(t *testing.T) {
+// TestQuickFormsMatchTheEvaluator compares both ways on maps and on rows, errors included.
+func TestQuickFormsMatchTheEvaluator(t *testing.T) {
+	left := append([]string{"value", "key", "timestamp", "tombstone", "1", "value.a ?? 5", "value.gone ?? value.b", "value.a ?? nil ?? key"}, modelPaths[:7]...)
+	right := []string{"1", "2", "0.5", "1.0 + 1", "-3", `"x"`, `"12"`, `""`, "true", "false", "nil", "9007199254740993", "9007199254740992.0", "9223372036854775807", "0"}
+	var used int
 	rapid.Check(t, func(t *rapid.T) {
-		source := rapid.SampledFrom(modelPaths).Draw(t, "source")
+		compare := func() string {
+			l := rapid.SampledFrom(left).Draw(t, "left")
+			if rapid.IntRange(0, 4).Draw(t, "bare") == 0 {
+				return l
+			}
+			op := rapid.SampledFrom([]string{"==", "!=", "<", "<=", ">", ">="}).Draw(t, "operator")
+			return "(" + l + ") " + op + " " + rapid.SampledFrom(right).Draw(t, "right")
+		}
+		source := compare()
+		for range rapid.IntRange(0, 2).Draw(t, "more") {
+			source = rapid.SampledFrom([]string{"", "", "not "}).Draw(t, "not") + "(" + source + ") " + rapid.SampledFrom([]string{"and", "or", "&&", "||", "??"}).Draw(t, "branch") + " (" + compare() + ")"
+		}
 		s := &sourceValue{Serde: json.Any(), shape: &shape{source: true}}
 		e, err := compile(source, environment{key: stringKey(t), shape: s.shape})
-		require.NoError(t, err)
-		require.False(t, s.shape.whole)
+		if err != nil {
+			t.Skip("types refuse it: ", err)
+		}
 		s.seal()
-		doc := []byte(genDocument(t, false))
+		doc := []byte(genDocument(t, rapid.Bool().Draw(t, "tame")))
 		whole, wholeErr := json.Any().Decode(doc)
 		picked, pickedErr := s.Decode(doc)
 		require.Equal(t, wholeErr, pickedErr)
@@ -379,14 +394,33 @@ func TestWalksMatchTheEvaluator(t *testing.T) {
 		}
 		want, wantErr := modelEval(e, rec(whole))
 		for _, v := range []any{whole, picked} {
-			var room json.Value
-			if got := e.walk(v, &room); got != nil {
-				require.NoError(t, wantErr)
-				require.Equal(t, want, got.Any())
+			r, room := rec(v), json.Value{}
+			if rapid.Bool().Draw(t, "null key") {
+				r.RawKey = nil
+				want, wantErr = modelEval(e, &record{Value: whole, Headers: r.Headers, Timestamp: r.Timestamp})
 			}
-			got, err := e.eval(rec(v))
-			require.Equal(t, wantErr, err)
-			require.Equal(t, want, got)
+			if got := e.try(r, &room); got != nil {
+				used++
+				require.NoError(t, wantErr, source)
+				require.Equal(t, want, got.Any(), source)
+			}
+			got, err := e.eval(r)
+			require.Equal(t, wantErr, err, source)
+			require.Equal(t, want, got, source)
+			want, wantErr = modelEval(e, rec(whole))
 		}
+		require.Equal(t, []json.Value{json.NullValue(), json.ValueOf(false), json.ValueOf(true)}, []json.Value{null, no, yes})
 	})
+	require.NotZero(t, used)
+}
+
+func TestWhatHasAQuickForm(t *testing.T) {
+	for source, want := range map[string]bool{
+		"value.a": true, "value.a.b": true, `value["c d"]`: true, "value": true, "key": true, "timestamp": true, "1": true, `value.status == "paid"`: true,
+		`value.status == "accepted" and value.amount > 0`: true, "not (value.a != nil) or value.b >= 0.5": true, `value.country ?? "NO"`: true, "value.amount ?? 0": true,
+		"value.a == value.b": false, "value.a + 1": false, "value?.a": false, "len(value)": false, "headers.a": false, "value[key]": false, `value.a matches "x"`: false, "-value.a": false,
+	} {
+		e := mustCompile(t, source)
+		require.Equal(t, want, e.quick != nil, source)
+	}
 }

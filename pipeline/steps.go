@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/millweir/millweir/internal/yamlx"
+	"github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -70,15 +71,14 @@ func (b *builder) buildFilter(s *stream, e *expression) {
 		if r.Tombstone && !asks {
 			return true, nil
 		}
-		v, err := e.eval(r)
-		if err != nil {
+		var v json.Value
+		if err := e.evalInto(r, &v); err != nil {
 			return false, err
 		}
-		keep, ok := v.(bool)
-		if !ok {
-			return false, fmt.Errorf("%s: a filter is true or false, but the expression gives %s", e.source, describe(v))
+		if v.Kind() != json.KindBool {
+			return false, fmt.Errorf("%s: a filter is true or false, but the expression gives %s", e.source, describe(v.Any()))
 		}
-		return keep, nil
+		return v.Bool(), nil
 	})
 }
 
