@@ -13,20 +13,23 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// aggFunc is one of the functions that an aggregate knows.
-type aggFunc string
+// aggFunc is one of the functions that an aggregate knows. It is a number, as folding asks for it all the time.
+type aggFunc uint8
 
+// In the order of aggFuncs.
 const (
-	aggCount aggFunc = "count"
-	aggSum   aggFunc = "sum"
-	aggAvg   aggFunc = "avg"
-	aggMin   aggFunc = "min"
-	aggMax   aggFunc = "max"
-	aggFirst aggFunc = "first"
-	aggLast  aggFunc = "last"
+	aggCount aggFunc = iota
+	aggSum
+	aggAvg
+	aggMin
+	aggMax
+	aggFirst
+	aggLast
 )
 
 var aggFuncs = []string{"count", "sum", "avg", "min", "max", "first", "last"}
+
+func (f aggFunc) String() string { return aggFuncs[f] }
 
 // cell is the accumulator of one output field.
 type cell struct {

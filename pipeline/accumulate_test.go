@@ -199,7 +199,7 @@ func TestAggregateCalls(t *testing.T) {
 	} {
 		f, err := parseAggregate("f", source, in)
 		require.NoError(t, err, source)
-		got := string(f.fn) + "|"
+		got := f.fn.String() + "|"
 		if f.arg != nil {
 			got += f.arg.source
 		}

@@ -41,14 +41,16 @@ func parseAggregate(name, source string, in environment) (aggField, error) {
 	if err != nil {
 		return aggField{}, err
 	}
-	f := aggField{name: name, source: source, fn: aggFunc(fn)}
-	if !slices.Contains(aggFuncs, fn) {
+	f := aggField{name: name, source: source}
+	known := slices.Index(aggFuncs, fn)
+	if known < 0 {
 		msg := fmt.Sprintf("unknown function %s; allowed: %s", fn, strings.Join(aggFuncs, ", "))
 		if s := yamlx.Suggest(fn, aggFuncs); s != "" {
 			msg = fmt.Sprintf("unknown function %s; did you mean %s? allowed: %s", fn, s, strings.Join(aggFuncs, ", "))
 		}
 		return f, &compileError{msg: msg}
 	}
+	f.fn = aggFunc(known)
 	empty := strings.TrimSpace(arg) == ""
 	switch {
 	case f.fn == aggCount && empty:
@@ -122,7 +124,7 @@ func splitCall(source string) (fn, arg string, shift int, err error) {
 func (a *aggregate) codec() string {
 	parts := make([]string, len(a.fields))
 	for i, f := range a.fields {
-		parts[i] = f.name + "=" + string(f.fn)
+		parts[i] = f.name + "=" + f.fn.String()
 	}
 	list := strings.Join(parts, ",")
 	if len(list) > 256 {
