@@ -28,13 +28,33 @@
 //	I5  Constants never change on the way: a number whose text and value differ is refused (see literals.go).
 //	I6  The id of an aggregate's codec lists its fields and functions, so a changed aggregate is noticed at a restore;
 //	    changed expressions and the order of the fields are not part of it.
-//	I7  A plan is used by many tasks at once: compiled expressions are immutable, their memory is taken per evaluation
+//	I7  Short cuts change nothing but the time: decoding only the fields that expressions name, and evaluating without
+//	    the evaluator, give the same outputs and the same errors as whole values and the evaluator do. What is not decoded
+//	    is checked all the same. A model without any short cut is tested against (model_test.go).
+//	I8  A row of a source never reaches what needs more than the named fields: its shape is whole then.
+//	I9  A plan is used by many tasks at once: compiled expressions are immutable, their memory is taken per evaluation
 //	    or belongs to the operator of one task.
+//
+// Values flow as any: what the formats decode, or a *row, an object whose fields are listed in a shape. Only expressions
+// and sinks look inside, by access.view and sinkValue, so nothing else meets a row.
 //
 // The package has no goroutine. It reads schema files while it builds.
 //
-// Files: build.go (from sections to a plan), declare.go (reading the sections), steps.go (building what was read),
-// formats.go (codecs of keys and values), schema.go (schema files), expr.go (compile and evaluate), guards.go (what is changed in the language),
-// literals.go (constants), values.go (kinds and types of values), aggregate.go (the aggregate step), accumulate.go
-// (folding), encoding.go (stored values).
+// Files:
+//
+//	build.go         from sections to a plan
+//	declare.go       reading the sections
+//	steps.go         building what was read
+//	formats.go       codecs of keys and values
+//	schema.go        schema files
+//	expr.go          compile and evaluate
+//	guards.go        what is changed in the language
+//	literals.go      constants
+//	access.go        which fields of the value an expression touches
+//	quick.go         what needs no evaluator
+//	values.go        kinds and types of values
+//	row.go           objects of known fields, and the codecs that make and take them
+//	aggregate.go     the aggregate step
+//	accumulate.go    folding
+//	encoding.go      stored values
 package pipeline
