@@ -50,6 +50,7 @@ type attempt struct {
 type owned struct {
 	*task
 	fresh     bool               // has no committed offset yet
+	whole     bool               // the state is all of the committed entry, not a restore that broke off
 	committed snapshot.TaskEntry // as of the last commit
 	root      *snapshot.RootRef  // the root that names it; nil while there is only checkpoint 0
 }
@@ -200,19 +201,23 @@ const abortTimeout = 10 * time.Second
 var errAttemptOver = errors.New("attempt over")
 
 // keepStates leaves the states in memory to the next attempt, rolled back to the last commit that is sure. Every
-// goroutine has ended, so the states are this one's now.
+// goroutine has ended, so the states are this one's now. An attempt that ended before it had tasks leaves what it found:
+// a broker that cannot be reached for a while must not cost the states.
 func (a *attempt) keepStates() {
+	a.r.lastID = max(a.r.lastID, a.lastID)
+	if a.tasks == nil {
+		return
+	}
 	a.r.kept = map[element.TaskID]*keptState{}
 	for id, t := range a.tasks {
-		if t.state == nil || t.root == nil {
+		if !t.whole || t.root == nil {
 			continue
 		}
 		// The commit notice may not have reached the task before the end.
 		t.state.Commit(t.root.Name.ID)
 		t.state.Rollback()
-		a.r.kept[id] = &keptState{state: t.state, entry: t.committed, root: *t.root}
+		a.r.kept[id] = &keptState{state: t.state, states: t.stateInfo, root: *t.root}
 	}
-	a.r.lastID = max(a.r.lastID, a.lastID)
 }
 
 // ownershipLost reports that the group has taken the assignment away or replaced it.

@@ -24,12 +24,13 @@ type inbox struct {
 	limit int // records; one delivery may exceed it
 	wake  chan struct{}
 
-	mu      sync.Mutex
-	items   []item // guarded by mu; items[head:] are waiting
-	head    int    // guarded by mu
-	records int    // guarded by mu: records waiting
-	notice  element.CheckpointID
-	paused  bool // guarded by mu: the feeder paused this partition
+	mu       sync.Mutex
+	items    []item // guarded by mu; items[head:] are waiting
+	head     int    // guarded by mu
+	records  int    // guarded by mu: records waiting
+	barriers int    // guarded by mu: barriers waiting
+	notice   element.CheckpointID
+	paused   bool // guarded by mu: the feeder paused this partition
 }
 
 func newInbox(limit int) *inbox {
@@ -58,8 +59,16 @@ func (q *inbox) put(d element.Delivery) (full bool) {
 func (q *inbox) barrier(id element.CheckpointID) {
 	q.mu.Lock()
 	q.items = append(q.items, item{barrier: id})
+	q.barriers++
 	q.mu.Unlock()
 	q.signal()
+}
+
+// hasBarrier reports that a barrier waits.
+func (q *inbox) hasBarrier() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.barriers > 0
 }
 
 // commit leaves word that checkpoints up to id are committed. It overtakes what waits: the task may release frozen
@@ -143,5 +152,8 @@ func (q *inbox) tryPop() (item, bool) {
 		q.items, q.head = q.items[:0], 0
 	}
 	q.records -= len(it.delivery.Records)
+	if it.barrier != 0 {
+		q.barriers--
+	}
 	return it, true
 }

@@ -10,8 +10,8 @@ import (
 // mergeState belongs to the loop. full holds, per task, a full run that covers the beginning of the committed chain and
 // replaces it from the next root on.
 type mergeState struct {
-	busy bool
-	full map[element.TaskID]snapshot.RunRef
+	doing *mergeResult // the round that runs; its goroutine fills it in
+	full  map[element.TaskID]snapshot.RunRef
 }
 
 // mergeResult is what a round of housekeeping reports.
@@ -40,7 +40,7 @@ func (a *attempt) nextMerge() (snapshot.TaskEntry, bool) {
 // onMerged keeps the full run for the next root. A merge that failed is tried again after the next checkpoint: the
 // chain it would have replaced is intact, only long.
 func (a *attempt) onMerged(e event) {
-	a.merge.busy = false
+	a.merge.doing = nil
 	res := e.merged
 	if res.err != nil || res.run.IsZero() {
 		if res.err != nil {
@@ -76,8 +76,12 @@ func (a *attempt) chainOf(id element.TaskID) []snapshot.RunRef {
 	return runs
 }
 
-// forgetMerges gives up the full runs that no root names yet; the attempt is over.
+// forgetMerges gives up the full runs that no root names yet; the attempt is over and so is the round that ran, whose
+// report may not have been heard.
 func (a *attempt) forgetMerges() {
+	if res := a.merge.doing; res != nil && !res.run.IsZero() {
+		a.r.ports.Checkpoints.Forget(res.run)
+	}
 	for _, run := range a.merge.full {
 		a.r.ports.Checkpoints.Forget(run)
 	}

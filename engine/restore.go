@@ -118,14 +118,14 @@ func (a *attempt) freshPositions(facts []snapshot.TaskFacts, stable map[element.
 
 // buildTasks makes the tasks in the order of their ids and restores their states, several at a time.
 func (a *attempt) buildTasks(decisions map[element.TaskID]snapshot.Decision) error {
-	a.order = slices.SortedFunc(maps.Keys(decisions), element.TaskID.Compare)
-	a.tasks = make(map[element.TaskID]*owned, len(a.order))
-	a.feed = newFeeder(nil)
 	sink, err := a.r.ports.NewSink()
 	if err != nil {
 		return fmt.Errorf("open sinks: %w", err)
 	}
 	a.sink = sink
+	a.order = slices.SortedFunc(maps.Keys(decisions), element.TaskID.Compare)
+	a.tasks = make(map[element.TaskID]*owned, len(a.order))
+	a.feed = newFeeder(nil)
 	g, ctx := errgroup.WithContext(a.ctx)
 	g.SetLimit(restoreParallel)
 	for _, id := range a.order {
@@ -159,7 +159,7 @@ func (a *attempt) restoreTask(ctx context.Context, t *owned, d snapshot.Decision
 		root := d.Root
 		t.root = &root
 		if k := a.r.kept[t.id]; k != nil && k.root == d.Root {
-			t.state, t.stateInfo = k.state, k.entry.States
+			t.state, t.stateInfo, t.whole = k.state, k.states, true
 			if a.r.lis.Reused != nil {
 				a.r.lis.Reused(t.id, d.Root)
 			}
@@ -190,6 +190,7 @@ func (a *attempt) readState(ctx context.Context, t *owned) error {
 		}
 	}
 	if t.root == nil {
+		t.whole = true
 		return nil
 	}
 	began := time.Now()
@@ -197,6 +198,7 @@ func (a *attempt) readState(ctx context.Context, t *owned) error {
 	if err != nil {
 		return fmt.Errorf("restore task %s from checkpoint %s: %w", t.id, t.root.Name, err)
 	}
+	t.whole = true
 	if a.r.lis.Restored != nil {
 		a.r.lis.Restored(t.id, *t.root, stats, time.Since(began))
 	}

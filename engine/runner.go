@@ -35,9 +35,9 @@ type Runner struct {
 
 // keptState is a task's state in memory after its attempt has ended, and the checkpoint whose commit it is sure of.
 type keptState struct {
-	state State
-	entry snapshot.TaskEntry
-	root  snapshot.RootRef
+	state  State
+	states []snapshot.StateInfo // all that are registered in it, also those that no checkpoint lists yet
+	root   snapshot.RootRef
 }
 
 // New makes a runner. The listener may be nil.

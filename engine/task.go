@@ -25,8 +25,7 @@ type task struct {
 	position element.Position // the next offset to process
 	moved    bool             // something was processed since the last barrier
 	asked    bool             // an early checkpoint was asked for since the last barrier
-	inFlight element.CheckpointID
-	limit    int64 // bytes of uncommitted state before an early checkpoint
+	limit    int64            // bytes of uncommitted state before an early checkpoint
 
 	stateInfo []snapshot.StateInfo
 	stats     *taskStats
@@ -43,7 +42,7 @@ func (t *task) run(ctx context.Context) error {
 		case it.resume:
 			t.resume(t.position.TopicPartition)
 		case it.committed != 0:
-			t.onCommitted(it.committed)
+			t.state.Commit(it.committed)
 		case it.barrier != 0:
 			if err := t.onBarrier(it.barrier); err != nil {
 				return err
@@ -57,11 +56,11 @@ func (t *task) run(ctx context.Context) error {
 	}
 }
 
-// next takes the next item. While a checkpoint that this task has already passed is in flight and the state changed
-// since then has reached the limit, only notices are taken: no new checkpoint can start before that one ends, and
-// memory must not grow meanwhile. The barrier of the checkpoint in flight is behind us, so nothing waits for this task.
+// next takes the next item. While the uncommitted state is far above the limit and no barrier waits in the inbox, only
+// notices are taken: memory must not grow until a checkpoint may start, which the one in flight or min-pause holds up.
+// An early one was asked for at the limit, so its barrier comes; nothing else waits for this task.
 func (t *task) next(ctx context.Context) (item, bool) {
-	for t.inFlight != 0 && t.state.UncommittedBytes() > 2*t.limit {
+	for t.state.UncommittedBytes() > 2*t.limit && !t.inbox.hasBarrier() {
 		it, ok := t.inbox.tryPopNotice()
 		if ok {
 			return it, true
@@ -114,16 +113,9 @@ func (t *task) onBarrier(id element.CheckpointID) error {
 	frozen := t.state.Freeze(id)
 	t.out.Barrier(id)
 	ack := taskAck{position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, sync: time.Since(start), at: start}
-	t.moved, t.asked, t.inFlight = false, false, id
+	t.moved, t.asked = false, false
 	t.report(event{kind: evBarrier, id: id, task: t.id, ack: ack})
 	return nil
-}
-
-func (t *task) onCommitted(id element.CheckpointID) {
-	t.state.Commit(id)
-	if id >= t.inFlight {
-		t.inFlight = 0
-	}
 }
 
 // taskEnv is what the chain of one task sees of the engine.

@@ -212,14 +212,14 @@ const markTimeout = 5 * time.Second
 // house removes what no retained checkpoint needs and merges a chain that has grown too long. None of it is on the way
 // of the next checkpoint and none of it can fail one; only one round runs at a time.
 func (a *attempt) house(ref snapshot.RootRef) {
-	if a.merge.busy {
+	if a.merge.doing != nil {
 		return
 	}
-	a.merge.busy = true
 	store, lis := a.r.ports.Checkpoints, a.r.lis
 	entry, due := a.nextMerge()
+	res := &mergeResult{task: entry.Task}
+	a.merge.doing = res
 	a.spawn(func() {
-		res := &mergeResult{task: entry.Task}
 		if report, err := store.Clean(a.ctx, []snapshot.RootRef{ref}); a.ctx.Err() == nil {
 			lis.cleaned(report, err)
 		}

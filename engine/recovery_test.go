@@ -1,0 +1,297 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/store"
+	"github.com/millweir/millweir/topology"
+)
+
+// reading wraps the checkpoints: the first restores break off in the middle.
+type reading struct {
+	Checkpoints
+	breaks *atomic.Int64 // how many restores still break off
+	after  int           // entries
+}
+
+func (r reading) Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+	n := 0
+	breaks := len(entry.Runs) > 0 && r.breaks.Add(-1) >= 0
+	return r.Checkpoints.Restore(ctx, entry, func(e snapshot.Entry) error {
+		if n++; breaks && n > r.after {
+			return errPlanted
+		}
+		return apply(e)
+	})
+}
+
+// A restore that breaks off leaves part of the state in memory. The next attempt must read it again from the start.
+func TestAStateThatWasReadHalfwayIsNotReused(t *testing.T) {
+	w := newWorld(t, 2)
+	stop := w.start(w.config(), nil)
+	w.produce(500, 20)
+	w.caughtUp()
+	require.NoError(t, stop())
+
+	var breaks, failed atomic.Int64
+	breaks.Store(2)
+	w.wrap = func(c Checkpoints) Checkpoints { return reading{Checkpoints: c, breaks: &breaks, after: 3} }
+	stop = w.start(w.config(), &Listener{AttemptEnded: func(_ int, err error, _ fault.Recovery, _ time.Duration) {
+		if errors.Is(err, errPlanted) {
+			failed.Add(1)
+		}
+	}})
+	w.produce(500, 20)
+	w.caughtUp()
+	require.NoError(t, stop())
+	require.NotZero(t, failed.Load(), "the planted failure happened")
+	w.exact()
+}
+
+// twoStatesPlan is countPlan with a second keyed step behind the first.
+func twoStatesPlan(t *testing.T) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+	topology.ToTopic(topology.Count(in, "count"), "out", "out", serde.String(), serde.Int64())
+	topology.ToTopic(topology.Count(in, "again"), "out2", "out2", serde.String(), serde.Int64())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// A step that is new in the topology has a state that no checkpoint lists yet. The attempt that meets it first may fail
+// before its first commit; the next one reuses the state in memory and must still know of the new one.
+func TestAStateNewInTheTopologySurvivesARollBack(t *testing.T) {
+	w := newWorld(t, 2)
+	stop := w.start(w.config(), nil)
+	w.produce(200, 7)
+	w.caughtUp()
+	require.NoError(t, stop())
+
+	first := failOnce(1, errPlanted)
+	w.wrap = func(c Checkpoints) Checkpoints { return failing{Checkpoints: c, persist: first} }
+	var reused atomic.Int64
+	r, err := New(twoStatesPlan(t), w.config(), w.ports(), &Listener{Reused: func(element.TaskID, snapshot.RootRef) { reused.Add(1) }})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	w.produce(200, 7)
+	w.caughtUp()
+	cancel()
+	require.NoError(t, <-done)
+	require.NotZero(t, reused.Load(), "states were reused after the planted failure")
+
+	// What was committed can be read again, both states.
+	restored := map[string]int{}
+	for _, c := range w.committed {
+		h, err := snapshot.ParseHandle(c.Metadata)
+		require.NoError(t, err)
+		root, err := w.repo.ReadRoot(t.Context(), h.Root)
+		require.NoError(t, err)
+		for _, task := range root.Tasks {
+			_, err := w.repo.Restore(t.Context(), task, func(e snapshot.Entry) error {
+				restored[task.States[e.State].Name]++
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		break // all handles name the same root
+	}
+	require.Len(t, restored, 2)
+}
+
+// unreachable wraps the committer: some of the calls of Init fail.
+type unreachable struct {
+	Committer
+	init func() error
+}
+
+func (u unreachable) Init(ctx context.Context) error {
+	if err := u.init(); err != nil {
+		return err
+	}
+	return u.Committer.Init(ctx)
+}
+
+// While the broker cannot be reached, attempts end before they have read anything. The states in memory stay for the one
+// that succeeds.
+func TestStatesInMemoryOutliveAttemptsThatDidNotGetToThem(t *testing.T) {
+	w := newWorld(t, 2)
+	seal := failOnce(4, errPlanted)
+	w.onSeal = func(element.CheckpointID) error { return seal() }
+	var inits, reused, restored atomic.Int64
+	ports := w.ports()
+	ports.Committer = unreachable{w, func() error {
+		if n := inits.Add(1); n > 1 && n < 5 {
+			return errPlanted
+		}
+		return nil
+	}}
+	r, err := New(countPlan(t), w.config(), ports, &Listener{
+		Reused:   func(element.TaskID, snapshot.RootRef) { reused.Add(1) },
+		Restored: func(element.TaskID, snapshot.RootRef, snapshot.Stats, time.Duration) { restored.Add(1) },
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	w.produceUntil(func() bool { return reused.Load()+restored.Load() > 0 })
+	w.caughtUp()
+	cancel()
+	require.NoError(t, <-done)
+	w.exact()
+	require.Zero(t, restored.Load())
+	require.EqualValues(t, 2, reused.Load())
+}
+
+// An attempt whose sinks cannot be opened ends like any other that fails.
+func TestSinksThatCannotBeOpenedAreTriedAgain(t *testing.T) {
+	w := newWorld(t, 2)
+	ports := w.ports()
+	open, first := ports.NewSink, failOnce(1, errPlanted)
+	ports.NewSink = func() (Sink, error) {
+		if err := first(); err != nil {
+			return nil, err
+		}
+		return open()
+	}
+	r, err := New(countPlan(t), w.config(), ports, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	w.produce(100, 7)
+	w.caughtUp()
+	cancel()
+	require.NoError(t, <-done)
+	w.exact()
+}
+
+// measured notes the most uncommitted bytes that a task's state ever had.
+type measured struct {
+	worldState
+	most *atomic.Int64
+}
+
+func (m measured) UncommittedBytes() int64 {
+	n := m.worldState.UncommittedBytes()
+	for {
+		if old := m.most.Load(); n <= old || m.most.CompareAndSwap(old, n) {
+			return n
+		}
+	}
+}
+
+// While min-pause lets no checkpoint start, the state changed since the last one stays within its limit: the task waits,
+// and goes on by itself.
+func TestUncommittedStateStaysBoundedDuringMinPause(t *testing.T) {
+	w := newWorld(t, 1)
+	var most atomic.Int64
+	ports := w.ports()
+	ports.NewState = func(element.TaskID) State { return measured{worldState{store.New(store.Config{})}, &most} }
+	cfg := w.config()
+	cfg.InboxRecords, cfg.UncommittedLimit, cfg.MinPause = 50, 10_000, 100*time.Millisecond
+	r, err := New(countPlan(t), cfg, ports, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	w.produce(5000, 5000) // each key changes once: about 50 bytes
+	w.caughtUp()
+	cancel()
+	require.NoError(t, <-done)
+	w.exact()
+	require.Less(t, most.Load(), 2*cfg.UncommittedLimit+200*60, "two times the limit and what the inbox and a delivery hold")
+}
+
+// Attempts leave nothing behind: neither goroutines nor open files.
+func TestManyAttemptsLeaveNothingBehind(t *testing.T) {
+	w := newWorld(t, 3)
+	var seals, ended atomic.Int64
+	var calm atomic.Bool
+	w.onSeal = func(element.CheckpointID) error {
+		if !calm.Load() && seals.Add(1)%3 == 0 {
+			return errPlanted
+		}
+		return nil
+	}
+	cfg := w.config()
+	cfg.MaxChain = 2
+	stop := w.start(cfg, &Listener{AttemptEnded: func(int, error, fault.Recovery, time.Duration) { ended.Add(1) }})
+	after := func(n int64) (goroutines, files int) {
+		w.produceUntil(func() bool { return ended.Load() >= n })
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("no /proc/self/fd here")
+		}
+		return runtime.NumGoroutine(), len(entries)
+	}
+	g1, f1 := after(20)
+	var g2, f2 int
+	for n := int64(40); n <= 200; n += 20 {
+		g2, f2 = after(n)
+	}
+	w.caughtUp()
+	calm.Store(true)
+	require.NoError(t, stop())
+	w.exact()
+	require.LessOrEqual(t, g2, g1+15)
+	require.LessOrEqual(t, f2, f1+10)
+}
+
+// lateMerge wraps the checkpoints: a merge is finished when its attempt has ended.
+type lateMerge struct {
+	Checkpoints
+	merged chan<- snapshot.RunRef
+	forgot *sync.Map // by file
+}
+
+func (m lateMerge) Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error) {
+	run, err := m.Checkpoints.Merge(ctx, name, entry)
+	if err == nil {
+		select {
+		case m.merged <- run:
+			<-ctx.Done()
+		default: // only the first one
+		}
+	}
+	return run, err
+}
+
+func (m lateMerge) Forget(run snapshot.RunRef) {
+	m.forgot.Store(run.File, true)
+	m.Checkpoints.Forget(run)
+}
+
+// Nobody hears of a merge that ends after its attempt. Its run must be given up all the same, or it would stay on disk.
+func TestAMergeThatOutlivesItsAttemptIsForgotten(t *testing.T) {
+	w := newWorld(t, 1)
+	merged := make(chan snapshot.RunRef, 1)
+	var forgot sync.Map
+	w.wrap = func(c Checkpoints) Checkpoints { return lateMerge{c, merged, &forgot} }
+	cfg := w.config()
+	cfg.MaxChain = 2
+	stop := w.start(cfg, nil)
+	w.produceUntil(func() bool { return len(merged) > 0 })
+	w.assign(1) // a new epoch: the attempt ends
+	run := <-merged
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	_, ok := forgot.Load(run.File)
+	require.True(t, ok, "%s is given up", run.File)
+}
