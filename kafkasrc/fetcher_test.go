@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,45 +18,47 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func TestFetcherStartsExactlyAtItsPositions(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(3, "in"))
-	cl := client(t, cfg)
+	b := newBed(t, 3)
+	cl := client(t, b.cfg)
 	for p := range int32(3) {
 		for i := range 10 {
-			produce(t, cl, rec(p, "k", fmt.Sprintf("%d-%d", p, i)))
+			produce(t, cl, b.rec(p, "k", fmt.Sprintf("%d-%d", p, i)))
 		}
 	}
-	first := at("in", 1, 4)
-	first.TopicID = c.TopicInfo("in").TopicID
+	first := b.at(1, 4)
+	first.TopicID = b.TopicID(b.in)
 	first.LeaderEpoch = 0
-	r := read(t, cfg, first, at("in", 2, 0))
-	r.reaches(t, tp("in", 1), 10)
-	r.reaches(t, tp("in", 2), 10)
-	require.Equal(t, []string{"1-4", "1-5", "1-6", "1-7", "1-8", "1-9"}, r.values(tp("in", 1)))
-	require.Empty(t, r.records(tp("in", 0)), "a partition that was not asked for")
-	end, ok := r.End(tp("in", 2))
+	r := b.read(t, first, b.at(2, 0))
+	r.reaches(t, b.tp(1), 10)
+	r.reaches(t, b.tp(2), 10)
+	require.Equal(t, []string{"1-4", "1-5", "1-6", "1-7", "1-8", "1-9"}, r.values(b.tp(1)))
+	require.Empty(t, r.records(b.tp(0)), "a partition that was not asked for")
+	end, ok := r.End(b.tp(2))
 	require.True(t, ok)
 	require.EqualValues(t, 10, end)
-	_, ok = r.End(tp("in", 0))
+	_, ok = r.End(b.tp(0))
 	require.False(t, ok)
-	require.EqualValues(t, 4, r.records(tp("in", 1))[0].Offset)
+	require.EqualValues(t, 4, r.records(b.tp(1))[0].Offset)
 }
 
 func TestFetcherKeepsWhatARecordIs(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	cl := client(t, cfg)
+	b := newBed(t, 1)
+	cl := client(t, b.cfg)
 	ts := time.UnixMilli(1_700_000_000_123)
 	headers := []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a", Value: nil}, {Key: "", Value: []byte{}}, {Key: "a", Value: []byte("1")}}
 	require.NoError(t, cl.ProduceSync(within(t, 10*time.Second),
-		&kgo.Record{Topic: "in", Key: []byte("k"), Value: []byte("v"), Headers: headers, Timestamp: ts},
-		&kgo.Record{Topic: "in", Key: nil, Value: []byte{}},
-		&kgo.Record{Topic: "in", Key: []byte{}, Value: nil, Headers: headers[:1]},
+		&kgo.Record{Topic: b.in, Key: []byte("k"), Value: []byte("v"), Headers: headers, Timestamp: ts},
+		&kgo.Record{Topic: b.in, Key: nil, Value: []byte{}},
+		&kgo.Record{Topic: b.in, Key: []byte{}, Value: nil, Headers: headers[:1]},
 	).FirstErr())
-	r := read(t, cfg, at("in", 0, 0))
-	r.reaches(t, tp("in", 0), 3)
-	recs := r.records(tp("in", 0))
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 3)
+	recs := r.records(b.tp(0))
 	require.Len(t, recs, 3)
 	require.Equal(t, element.Record{
 		Key: []byte("k"), Value: []byte("v"), Timestamp: ts.UnixMilli(), Offset: 0,
@@ -82,81 +85,124 @@ func transaction(t *testing.T, cl *kgo.Client, commit kgo.TransactionEndTry, rec
 }
 
 func TestC13_PositionPassesMarkersAtTheEnd(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	plain, tx := client(t, cfg), client(t, cfg, kgo.TransactionalID("t"))
+	b := newBed(t, 1)
+	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
 	for i := range 5 {
-		produce(t, plain, rec(0, "p", fmt.Sprint("p", i)))
-		transaction(t, tx, kgo.TryCommit, rec(0, "c", fmt.Sprint("c", i)))
+		produce(t, plain, b.rec(0, "p", fmt.Sprint("p", i)))
+		transaction(t, tx, kgo.TryCommit, b.rec(0, "c", fmt.Sprint("c", i)))
 	}
-	r := read(t, cfg, at("in", 0, 0))
-	r.reaches(t, tp("in", 0), 15)
-	require.Equal(t, strings.Fields("p0 c0 p1 c1 p2 c2 p3 c3 p4 c4"), r.values(tp("in", 0)), "no output for markers")
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 15)
+	require.Equal(t, strings.Fields("p0 c0 p1 c1 p2 c2 p3 c3 p4 c4"), r.values(b.tp(0)), "no output for markers")
 	// A start on a marker's own offset is as good as any other.
-	again := read(t, cfg, at("in", 0, 14))
-	again.reaches(t, tp("in", 0), 15)
-	require.Empty(t, again.records(tp("in", 0)))
+	again := b.read(t, b.at(0, 14))
+	again.reaches(t, b.tp(0), 15)
+	require.Empty(t, again.records(b.tp(0)))
 }
 
 func TestC13_PositionPassesAbortedTransactions(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	plain, tx := client(t, cfg), client(t, cfg, kgo.TransactionalID("t"))
-	produce(t, plain, rec(0, "p", "a"))
-	transaction(t, tx, kgo.TryAbort, rec(0, "x", "no"), rec(0, "x", "no"))
-	produce(t, plain, rec(0, "p", "b"))
-	transaction(t, tx, kgo.TryAbort, rec(0, "x", "no"))
-	r := read(t, cfg, at("in", 0, 0))
-	r.reaches(t, tp("in", 0), 7)
-	require.Equal(t, []string{"a", "b"}, r.values(tp("in", 0)))
+	b := newBed(t, 1)
+	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
+	produce(t, plain, b.rec(0, "p", "a"))
+	transaction(t, tx, kgo.TryAbort, b.rec(0, "x", "no"), b.rec(0, "x", "no"))
+	produce(t, plain, b.rec(0, "p", "b"))
+	transaction(t, tx, kgo.TryAbort, b.rec(0, "x", "no"))
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 7)
+	require.Equal(t, []string{"a", "b"}, r.values(b.tp(0)))
 }
 
 func TestFetcherStaysBelowAnOpenTransaction(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	plain, tx := client(t, cfg), client(t, cfg, kgo.TransactionalID("t"))
-	produce(t, plain, rec(0, "p", "a"))
+	b := newBed(t, 1)
+	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
+	produce(t, plain, b.rec(0, "p", "a"))
 	require.NoError(t, tx.BeginTransaction())
-	produce(t, tx, rec(0, "c", "b"))
-	produce(t, plain, rec(0, "p", "c"))
-	r := read(t, cfg, at("in", 0, 0))
-	r.reaches(t, tp("in", 0), 1)
+	produce(t, tx, b.rec(0, "c", "b"))
+	produce(t, plain, b.rec(0, "p", "c"))
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 1)
 	time.Sleep(200 * time.Millisecond)
-	r.reaches(t, tp("in", 0), 1)
+	r.reaches(t, b.tp(0), 1)
 	require.NoError(t, tx.EndTransaction(within(t, 10*time.Second), kgo.TryCommit))
-	r.reaches(t, tp("in", 0), 4)
-	require.Equal(t, []string{"a", "b", "c"}, r.values(tp("in", 0)))
+	r.reaches(t, b.tp(0), 4)
+	require.Equal(t, []string{"a", "b", "c"}, r.values(b.tp(0)))
 }
 
 func TestC13_PositionPassesCompactionGaps(t *testing.T) {
-	c, cfg := cluster(t)
-	cl := client(t, cfg)
-	_, err := kadm.NewClient(cl).CreateTopic(t.Context(), 1, -1, map[string]*string{"cleanup.policy": kmsg.StringPtr("compact")}, "in")
-	require.NoError(t, err)
+	b := newBed(t, 0)
+	set := kmsg.StringPtr
+	b.CreateTopic(b.in, 1, map[string]*string{"cleanup.policy": set("compact"), "segment.ms": set("300"), "min.cleanable.dirty.ratio": set("0.0001")})
+	cl := client(t, b.cfg)
 	// kfake raises the log start to the first record that compaction leaves, which Kafka does not: so one stays at 0.
-	produce(t, cl, rec(0, "first", "0"))
+	produce(t, cl, b.rec(0, "first", "0"))
 	for i := 1; i < 300; i++ {
-		produce(t, cl, rec(0, string("ab"[i%2]), fmt.Sprint(i)))
+		produce(t, cl, b.rec(0, string("ab"[i%2]), fmt.Sprint(i)))
 	}
-	tx := client(t, cfg, kgo.TransactionalID("t"))
-	transaction(t, tx, kgo.TryCommit, rec(0, "c", "300"))
-	produce(t, cl, rec(0, "d", "302")) // 301 is the marker
-	c.Compact()
-	r := read(t, cfg, at("in", 0, 0))
-	r.reaches(t, tp("in", 0), 303)
-	require.Equal(t, []string{"0", "298", "299", "300", "302"}, r.values(tp("in", 0)))
+	tx := client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
+	transaction(t, tx, kgo.TryCommit, b.rec(0, "c", "300"))
+	end := b.compacted(t, cl)
+	want := []string{"0", "298", "299", "300"}
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), end)
+	require.Equal(t, want, r.withoutRolls(b.tp(0)))
 	// From inside of a gap, as after a restart from a checkpoint taken before the compaction.
-	again := read(t, cfg, at("in", 0, 150))
-	again.reaches(t, tp("in", 0), 303)
-	require.Equal(t, []string{"298", "299", "300", "302"}, again.values(tp("in", 0)))
+	again := b.read(t, b.at(0, 150))
+	again.reaches(t, b.tp(0), end)
+	require.Equal(t, want[1:], again.withoutRolls(b.tp(0)))
+}
+
+const roll = "roll"
+
+// compacted returns when the superseded records are gone, with the end of the log. Kafka's cleaner takes only closed
+// segments, and each further record may close one.
+func (b *bed) compacted(t *testing.T, cl *kgo.Client) (end int64) {
+	t.Helper()
+	for range 60 {
+		produce(t, cl, b.rec(0, roll, roll))
+		end = b.end(t, cl)
+		if !testbed.Real() {
+			b.Fake("").Compact()
+		}
+		r := b.read(t, b.at(0, 0))
+		r.reaches(t, b.tp(0), end)
+		r.Close()
+		if len(r.withoutRolls(b.tp(0))) == 4 {
+			return end
+		}
+		time.Sleep(400 * time.Millisecond)
+	}
+	t.Fatal("the log was not compacted")
+	return 0
+}
+
+// end gives the end of the log once every transaction's marker is in it: Kafka answers EndTxn before that.
+func (b *bed) end(t *testing.T, cl *kgo.Client) (end int64) {
+	t.Helper()
+	tps, ctx := []element.TopicPartition{b.tp(0)}, within(t, 10*time.Second)
+	require.Eventually(t, func() bool {
+		stable, err := kafka.StableEndOffsets(ctx, cl, tps)
+		require.NoError(t, err)
+		ends, err := kafka.EndOffsets(ctx, cl, tps)
+		require.NoError(t, err)
+		end = ends[tps[0]].Offset
+		return stable[tps[0]].Offset == end
+	}, 10*time.Second, 5*time.Millisecond)
+	return end
+}
+
+func (r *reading) withoutRolls(tp element.TopicPartition) []string {
+	return slices.DeleteFunc(r.values(tp), func(v string) bool { return v == roll })
 }
 
 func TestFetcherDeliversInBoundedPiecesAndDeliverMayBlock(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	cl := client(t, cfg)
+	b := newBed(t, 1)
+	cl := client(t, b.cfg)
 	var recs []*kgo.Record
 	for i := range 5000 {
-		recs = append(recs, rec(0, "k", fmt.Sprint(i)))
+		recs = append(recs, b.rec(0, "k", fmt.Sprint(i)))
 	}
 	require.NoError(t, cl.ProduceSync(within(t, 20*time.Second), recs...).FirstErr())
-	f, err := NewFetcher(FetcherConfig{Kafka: cfg, Positions: []element.Position{at("in", 0, 0)}, MaxPollRecords: 64, MaxBytes: 4096, MaxPartitionBytes: 4096, Logger: testLog()})
+	f, err := NewFetcher(FetcherConfig{Kafka: b.cfg, Positions: []element.Position{b.at(0, 0)}, MaxPollRecords: 64, MaxBytes: 4096, MaxPartitionBytes: 4096, Logger: testLog()})
 	require.NoError(t, err)
 	defer f.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -180,126 +226,125 @@ func TestFetcherDeliversInBoundedPiecesAndDeliverMayBlock(t *testing.T) {
 }
 
 func TestFetcherPauseLosesAndRepeatsNothing(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(2, "in"))
-	cl := client(t, cfg)
+	b := newBed(t, 2)
+	cl := client(t, b.cfg)
 	var recs []*kgo.Record
 	for i := range 4000 {
-		recs = append(recs, rec(int32(i%2), "k", fmt.Sprint(i)))
+		recs = append(recs, b.rec(int32(i%2), "k", fmt.Sprint(i)))
 	}
 	require.NoError(t, cl.ProduceSync(within(t, 20*time.Second), recs...).FirstErr())
-	r := readWith(t, FetcherConfig{Kafka: cfg, Positions: []element.Position{at("in", 0, 0), at("in", 1, 0)}, MaxPollRecords: 10, Logger: testLog(), MaxWait: 20 * time.Millisecond})
+	r := readWith(t, FetcherConfig{Kafka: b.cfg, Positions: []element.Position{b.at(0, 0), b.at(1, 0)}, MaxPollRecords: 10, Logger: testLog(), MaxWait: 20 * time.Millisecond})
 	for range 20 {
-		r.Pause(tp("in", 0))
+		r.Pause(b.tp(0))
 		runtime.Gosched()
 		time.Sleep(2 * time.Millisecond)
-		r.Resume(tp("in", 0))
+		r.Resume(b.tp(0))
 		time.Sleep(time.Millisecond)
 	}
 	r.Pause()
 	r.Resume()
-	r.reaches(t, tp("in", 0), 2000)
-	r.reaches(t, tp("in", 1), 2000)
-	require.Len(t, r.records(tp("in", 0)), 2000)
-	r.Pause(tp("in", 0))
+	r.reaches(t, b.tp(0), 2000)
+	r.reaches(t, b.tp(1), 2000)
+	require.Len(t, r.records(b.tp(0)), 2000)
+	r.Pause(b.tp(0))
 	time.Sleep(100 * time.Millisecond)
-	produce(t, cl, rec(0, "k", "late"), rec(1, "k", "late"))
-	r.reaches(t, tp("in", 1), 2001)
-	r.reaches(t, tp("in", 0), 2000)
-	r.Resume(tp("in", 0))
-	r.reaches(t, tp("in", 0), 2001)
+	produce(t, cl, b.rec(0, "k", "late"), b.rec(1, "k", "late"))
+	r.reaches(t, b.tp(1), 2001)
+	r.reaches(t, b.tp(0), 2000)
+	r.Resume(b.tp(0))
+	r.reaches(t, b.tp(0), 2001)
 }
 
 func TestC15_PositionBelowTheLogStops(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	cl := client(t, cfg)
+	b := newBed(t, 1)
+	cl := client(t, b.cfg)
 	for i := range 20 {
-		produce(t, cl, rec(0, "k", fmt.Sprint(i)))
+		produce(t, cl, b.rec(0, "k", fmt.Sprint(i)))
 	}
 	del := kadm.Offsets{}
-	del.AddOffset("in", 0, 10, -1)
+	del.AddOffset(b.in, 0, 10, -1)
 	_, err := kadm.NewClient(cl).DeleteRecords(t.Context(), del)
 	require.NoError(t, err)
-	r := read(t, cfg, at("in", 0, 5))
-	requireStop(t, r.fails(t), fault.OffsetGone, "topic in partition 0", "offset 5", "10 to 20", "5 records were deleted")
-	require.Empty(t, r.records(tp("in", 0)))
+	r := b.read(t, b.at(0, 5))
+	requireStop(t, r.fails(t), fault.OffsetGone, "topic "+b.in+" partition 0", "offset 5", "10 to 20", "5 records were deleted")
+	require.Empty(t, r.records(b.tp(0)))
 	// The same with an epoch to check first.
-	p := at("in", 0, 5)
+	p := b.at(0, 5)
 	p.LeaderEpoch = 0
-	requireStop(t, read(t, cfg, p).fails(t), fault.OffsetGone, "offset 5", "10 to 20")
+	requireStop(t, b.read(t, p).fails(t), fault.OffsetGone, "offset 5", "10 to 20")
 }
 
 func TestPositionAboveTheLogStops(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	produce(t, client(t, cfg), rec(0, "k", "v"))
-	requireStop(t, read(t, cfg, at("in", 0, 9)).fails(t), fault.OffsetGone, "offset 9", "0 to 1", "cut back")
-	p := at("in", 0, 9)
+	b := newBed(t, 1)
+	produce(t, client(t, b.cfg), b.rec(0, "k", "v"))
+	requireStop(t, b.read(t, b.at(0, 9)).fails(t), fault.OffsetGone, "offset 9", "0 to 1", "cut back")
+	p := b.at(0, 9)
 	p.LeaderEpoch = 0
-	requireStop(t, read(t, cfg, p).fails(t), fault.OffsetGone, "in/0", "9", "1")
+	requireStop(t, b.read(t, p).fails(t), fault.OffsetGone, b.in+"/0", "9", "1")
 }
 
 func TestFetcherRefusesATopicOfAnotherID(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	p := at("in", 0, 0)
+	b := newBed(t, 1)
+	p := b.at(0, 0)
 	p.TopicID = element.TopicID{1}
-	requireStop(t, read(t, cfg, p).fails(t), fault.HandleMismatch, "topic in was deleted and created again")
+	requireStop(t, b.read(t, p).fails(t), fault.HandleMismatch, "topic "+b.in+" was deleted and created again")
 	p = at("nowhere", 0, 0)
 	p.TopicID = element.TopicID{1}
-	requireStop(t, read(t, cfg, p).fails(t), fault.UnknownTopic, "nowhere")
+	requireStop(t, b.read(t, p).fails(t), fault.UnknownTopic, "nowhere")
 }
 
 func TestFetcherEndsWhenItsTopicGoes(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	cl := client(t, cfg)
-	produce(t, cl, rec(0, "k", "v"))
-	r := read(t, cfg, at("in", 0, 0))
-	r.reaches(t, tp("in", 0), 1)
-	_, err := kadm.NewClient(cl).DeleteTopic(t.Context(), "in")
+	b := newBed(t, 1)
+	cl := client(t, b.cfg)
+	produce(t, cl, b.rec(0, "k", "v"))
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 1)
+	_, err := kadm.NewClient(cl).DeleteTopic(t.Context(), b.in)
 	require.NoError(t, err)
-	_, err = kadm.NewClient(cl).CreateTopic(t.Context(), 1, -1, nil, "in")
-	require.NoError(t, err)
+	b.CreateTopic(b.in, 1, nil)
 	got := r.fails(t)
 	require.Equal(t, fault.UnknownTopic, fault.CodeOf(got), "%v", got)
 	require.Equal(t, fault.Restart, fault.RecoveryOf(got))
 }
 
 func TestFetcherDeniedStops(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "in", Err: kerr.TopicAuthorizationFailed})
-	requireStop(t, read(t, cfg, at("in", 0, 0)).fails(t), fault.Denied, "in/0")
+	b, c := fakeBed(t, 1, "the broker refuses a fetch")
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: b.in, Err: kerr.TopicAuthorizationFailed})
+	requireStop(t, b.read(t, b.at(0, 0)).fails(t), fault.Denied, b.in+"/0")
 }
 
 func TestFetcherSurvivesTransientErrors(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	produce(t, client(t, cfg), rec(0, "k", "v"))
-	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "in", Err: kerr.NotLeaderForPartition, Count: 3})
-	r := read(t, cfg, at("in", 0, 0))
-	r.reaches(t, tp("in", 0), 1)
+	b, c := fakeBed(t, 1, "errors of the broker that pass")
+	produce(t, client(t, b.cfg), b.rec(0, "k", "v"))
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: b.in, Err: kerr.NotLeaderForPartition, Count: 3})
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 1)
 }
 
 func TestFetcherFollowsAPartitionToAnotherBroker(t *testing.T) {
-	c, cfg := cluster(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "in"))
-	cl := client(t, cfg)
-	r := read(t, cfg, at("in", 0, 0))
+	b, c := fakeBed(t, 1, "three brokers, and a partition that moves between them", kfake.NumBrokers(3))
+	cl := client(t, b.cfg)
+	r := b.read(t, b.at(0, 0))
 	for i := range 6 {
-		require.NoError(t, c.MoveTopicPartition("in", 0, int32(i%3)))
-		produce(t, cl, rec(0, "k", fmt.Sprint(i)))
-		r.reaches(t, tp("in", 0), int64(i+1))
+		require.NoError(t, c.MoveTopicPartition(b.in, 0, int32(i%3)))
+		produce(t, cl, b.rec(0, "k", fmt.Sprint(i)))
+		r.reaches(t, b.tp(0), int64(i+1))
 	}
-	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, r.values(tp("in", 0)))
+	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, r.values(b.tp(0)))
 }
 
 func TestFetcherReturnsTheErrorOfDeliver(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	produce(t, client(t, cfg), rec(0, "k", "v"))
-	f, err := NewFetcher(FetcherConfig{Kafka: cfg, Positions: []element.Position{at("in", 0, 0)}, Logger: testLog()})
+	b := newBed(t, 1)
+	produce(t, client(t, b.cfg), b.rec(0, "k", "v"))
+	f, err := NewFetcher(FetcherConfig{Kafka: b.cfg, Positions: []element.Position{b.at(0, 0)}, Logger: testLog()})
 	require.NoError(t, err)
 	defer f.Close()
 	require.Same(t, errFull, f.Run(t.Context(), func(context.Context, element.Delivery) error { return errFull }))
 }
 
 func TestFetcherCloseEndsRun(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-	r := read(t, cfg, at("in", 0, 0))
+	b := newBed(t, 1)
+	r := b.read(t, b.at(0, 0))
 	time.Sleep(50 * time.Millisecond)
 	r.Close()
 	require.ErrorIs(t, r.fails(t), ErrFetcherClosed)
@@ -308,18 +353,18 @@ func TestFetcherCloseEndsRun(t *testing.T) {
 }
 
 func TestFetcherWithNoPartitionsWaits(t *testing.T) {
-	_, cfg := cluster(t)
-	r := read(t, cfg)
+	b := newBed(t, 0)
+	r := b.read(t)
 	time.Sleep(50 * time.Millisecond)
 	r.cancel()
 	require.ErrorIs(t, r.fails(t), context.Canceled)
 }
 
 func TestNewFetcherChecksItsPositions(t *testing.T) {
-	_, cfg := cluster(t)
-	_, err := NewFetcher(FetcherConfig{Kafka: cfg, Positions: []element.Position{at("in", 0, -1)}})
+	b := newBed(t, 0)
+	_, err := NewFetcher(FetcherConfig{Kafka: b.cfg, Positions: []element.Position{b.at(0, -1)}})
 	require.ErrorContains(t, err, "negative")
-	_, err = NewFetcher(FetcherConfig{Kafka: cfg, Positions: []element.Position{at("in", 0, 1), at("in", 0, 1)}})
+	_, err = NewFetcher(FetcherConfig{Kafka: b.cfg, Positions: []element.Position{b.at(0, 1), b.at(0, 1)}})
 	require.ErrorContains(t, err, "twice")
 }
 

@@ -2,6 +2,7 @@ package kafkasrc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -16,12 +17,12 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
-	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
-func join(t *testing.T, cfg kafka.Config, instance string, change ...func(*GroupConfig)) *Group {
+func (b *bed) join(t *testing.T, instance string, change ...func(*GroupConfig)) *Group {
 	t.Helper()
-	gc := GroupConfig{Kafka: cfg, Group: "g", InstanceID: instance, SessionTimeout: 6 * time.Second, Topics: []string{"in"}, Logger: testLog()}
+	gc := GroupConfig{Kafka: b.cfg, Group: b.Name("g"), InstanceID: instance, SessionTimeout: 6 * time.Second, Topics: []string{b.in}, Logger: testLog()}
 	for _, c := range change {
 		c(&gc)
 	}
@@ -59,25 +60,21 @@ func owns(t *testing.T, total int, groups ...*Group) {
 }
 
 func TestGroupOwnsAndFencesAndFetchesNothing(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(4, "in"))
-	cl := client(t, cfg)
-	produce(t, cl, rec(0, "k", "v"))
-	var fetched atomic.Int64
-	c.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		fetched.Add(1)
-		return nil, nil, false
-	})
-	g := join(t, cfg, "i1")
+	k := newBed(t, 4)
+	cl := client(t, k.cfg)
+	produce(t, cl, k.rec(0, "k", "v"))
+	fetched := k.tap.Watch(nil, kmsg.Fetch)
+	joined := k.tap.Watch(nil, kmsg.JoinGroup)
+	g := k.join(t, "i1")
 	require.LessOrEqual(t, g.Current().Epoch, uint64(1))
 	<-g.Changes()
 	owns(t, 4, g)
 	a := g.Current()
 	require.EqualValues(t, 1, a.Epoch)
-	require.Equal(t, []element.TopicPartition{tp("in", 0), tp("in", 1), tp("in", 2), tp("in", 3)}, a.Partitions)
+	require.Equal(t, []element.TopicPartition{k.tp(0), k.tp(1), k.tp(2), k.tp(3)}, a.Partitions)
 	f, err := g.Fence(a.Epoch)
 	require.NoError(t, err)
-	require.Equal(t, "g", f.Group)
+	require.Equal(t, k.Name("g"), f.Group)
 	require.Equal(t, "i1", f.InstanceID)
 	require.NotEmpty(t, f.Member)
 	require.GreaterOrEqual(t, f.Generation, int32(1))
@@ -86,22 +83,23 @@ func TestGroupOwnsAndFencesAndFetchesNothing(t *testing.T) {
 		requireRejoin(t, err)
 	}
 	a.Partitions[0].Topic = "changed"
-	require.Equal(t, tp("in", 0), g.Current().Partitions[0], "Current gives a copy")
+	require.Equal(t, k.tp(0), g.Current().Partitions[0], "Current gives a copy")
 	time.Sleep(300 * time.Millisecond)
-	require.Zero(t, fetched.Load())
+	require.Zero(t, fetched.Hits())
+	require.Positive(t, joined.Hits())
 	require.NoError(t, g.Err())
 }
 
 func TestRestartInPlaceIsImmediate(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
-	a, b := join(t, cfg, "i1"), join(t, cfg, "i2")
+	k := newBed(t, 4)
+	a, b := k.join(t, "i1"), k.join(t, "i2")
 	owns(t, 4, a, b)
 	for range 3 {
 		before, epoch := a.Current().Partitions, b.Current().Epoch
 		a.Close()
 		require.Empty(t, a.Current().Partitions)
 		start := time.Now()
-		a = join(t, cfg, "i1")
+		a = k.join(t, "i1")
 		<-a.Changes()
 		took := time.Since(start)
 		require.Equal(t, before, a.Current().Partitions)
@@ -113,12 +111,12 @@ func TestRestartInPlaceIsImmediate(t *testing.T) {
 }
 
 func TestFenceFailsAfterRevoke(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	k := newBed(t, 4)
 	var revoked atomic.Pointer[[]element.TopicPartition]
 	var inside, after error
 	var a *Group
 	epoch := make(chan uint64, 1)
-	a = join(t, cfg, "i1", func(gc *GroupConfig) {
+	a = k.join(t, "i1", func(gc *GroupConfig) {
 		gc.BeforeRevoke = func(ctx context.Context, gone []element.TopicPartition) {
 			_, hasEnd := ctx.Deadline()
 			if !hasEnd {
@@ -133,7 +131,7 @@ func TestFenceFailsAfterRevoke(t *testing.T) {
 	owns(t, 4, a)
 	before := a.Current().Epoch
 	epoch <- before
-	b := join(t, cfg, "i2")
+	b := k.join(t, "i2")
 	owns(t, 4, a, b)
 	require.NotNil(t, revoked.Load())
 	require.NoError(t, inside, "while partitions are being revoked the epoch still holds: a last checkpoint is possible")
@@ -149,8 +147,8 @@ func TestFenceFailsAfterRevoke(t *testing.T) {
 }
 
 func TestLeaveGivesPartitionsUpAtOnce(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
-	a, b := join(t, cfg, "i1"), join(t, cfg, "i2")
+	k := newBed(t, 4)
+	a, b := k.join(t, "i1"), k.join(t, "i2")
 	owns(t, 4, a, b)
 	epoch := a.Current().Epoch
 	start := time.Now()
@@ -165,8 +163,8 @@ func TestLeaveGivesPartitionsUpAtOnce(t *testing.T) {
 }
 
 func TestCloseWithoutLeaveKeepsTheMembership(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(4, "in"))
-	a, b := join(t, cfg, "i1"), join(t, cfg, "i2")
+	k := newBed(t, 4)
+	a, b := k.join(t, "i1"), k.join(t, "i2")
 	owns(t, 4, a, b)
 	a.Close()
 	time.Sleep(700 * time.Millisecond)
@@ -174,11 +172,11 @@ func TestCloseWithoutLeaveKeepsTheMembership(t *testing.T) {
 }
 
 func TestSessionExpiryMovesPartitions(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(4, "in"), kfake.GroupMinSessionTimeout(100*time.Millisecond))
-	a := join(t, cfg, "i1", quick)
+	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	a := k.join(t, "i1", quick)
 	owns(t, 4, a)
 	old := a.Current().Epoch
-	b := join(t, cfg, "i2", quick)
+	b := k.join(t, "i2", quick)
 	owns(t, 4, a, b)
 	epoch := a.Current().Epoch
 	require.Greater(t, epoch, old)
@@ -186,15 +184,12 @@ func TestSessionExpiryMovesPartitions(t *testing.T) {
 	// i1 goes silent: its heartbeats and joins do not reach the group.
 	var silent atomic.Bool
 	silent.Store(true)
-	for _, k := range []kmsg.Key{kmsg.Heartbeat, kmsg.JoinGroup, kmsg.SyncGroup} {
-		c.ControlKey(int16(k), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
-			c.KeepControl()
-			if !silent.Load() || instanceOf(kreq) != "i1" {
-				return nil, nil, false
-			}
-			return nil, fmt.Errorf("cut off"), true // the connection is closed
-		})
-	}
+	k.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Heartbeat, kmsg.JoinGroup, kmsg.SyncGroup}, Before: func(req kmsg.Request) error {
+		if silent.Load() && instanceOf(req) == "i1" {
+			return errors.New("cut off")
+		}
+		return nil
+	}})
 	owns(t, 4, b)
 	silent.Store(false)
 	owns(t, 4, a, b)
@@ -223,20 +218,19 @@ func instanceOf(kreq kmsg.Request) string {
 }
 
 func TestCloseDoesNotWaitForOtherMembers(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(4, "in"))
+	k := newBed(t, 4)
 	joining := make(chan struct{}, 1)
 	release := make(chan struct{})
 	defer close(release)
-	c.ControlKey(int16(kmsg.JoinGroup), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
+	// The answer to a join waits, as while another member is slow to give partitions up.
+	k.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.JoinGroup}, Mute: release, Before: func(kmsg.Request) error {
 		select {
 		case joining <- struct{}{}:
 		default:
 		}
-		c.SleepControl(func() { <-release }) // as while another member is slow to give partitions up
-		return nil, nil, false
-	})
-	g := join(t, cfg, "i1")
+		return nil
+	}})
+	g := k.join(t, "i1")
 	<-joining
 	start := time.Now()
 	g.Close()
@@ -244,11 +238,11 @@ func TestCloseDoesNotWaitForOtherMembers(t *testing.T) {
 }
 
 func TestSecondProcessOfOneInstanceFencesTheFirst(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(4, "in"), kfake.GroupMinSessionTimeout(100*time.Millisecond))
-	a := join(t, cfg, "i1", quick)
+	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	a := k.join(t, "i1", quick)
 	owns(t, 4, a)
 	epoch := a.Current().Epoch
-	b := join(t, cfg, "i1", quick)
+	b := k.join(t, "i1", quick)
 	require.Eventually(t, func() bool { return a.Err() != nil }, 10*time.Second, 5*time.Millisecond)
 	requireStop(t, a.Err(), fault.Fenced, `instance id "i1"`, "another process")
 	_, err := a.Fence(epoch)
@@ -267,34 +261,34 @@ func TestSecondProcessOfOneInstanceFencesTheFirst(t *testing.T) {
 
 func TestGroupErrorsThatEndTheMembership(t *testing.T) {
 	t.Run("denied", func(t *testing.T) {
-		c, cfg := cluster(t, kfake.SeedTopics(1, "in"))
+		k, c := fakeBed(t, 1, "the broker refuses a join")
 		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.GroupAuthorizationFailed})
-		g := join(t, cfg, "i1")
+		g := k.join(t, "i1")
 		<-g.Changes()
-		requireStop(t, g.Err(), fault.Denied, "group g")
+		requireStop(t, g.Err(), fault.Denied, "group "+k.Name("g"))
 	})
 	t.Run("session timeout", func(t *testing.T) {
-		_, cfg := cluster(t, kfake.SeedTopics(1, "in"))
-		g := join(t, cfg, "i1", func(gc *GroupConfig) { gc.SessionTimeout = 2 * time.Hour })
+		k := newBed(t, 1)
+		g := k.join(t, "i1", func(gc *GroupConfig) { gc.SessionTimeout = 2 * time.Hour })
 		<-g.Changes()
 		requireStop(t, g.Err(), fault.Usage, "2h0m0s", "group.max.session.timeout.ms")
 	})
 	t.Run("transient", func(t *testing.T) {
-		c, cfg := cluster(t, kfake.SeedTopics(1, "in"))
+		k, c := fakeBed(t, 1, "errors of the broker that pass")
 		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.UnknownServerError, Count: 2})
-		g := join(t, cfg, "i1")
+		g := k.join(t, "i1")
 		owns(t, 1, g)
 		require.NoError(t, g.Err())
 	})
 }
 
 func TestNewPartitionsAreShared(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(2, "in"))
-	g := join(t, cfg, "i1")
+	k := newBed(t, 2)
+	g := k.join(t, "i1")
 	owns(t, 2, g)
 	epoch := g.Current().Epoch
-	cl := client(t, cfg)
-	_, err := kadm.NewClient(cl).CreatePartitions(t.Context(), 1, "in")
+	cl := client(t, k.cfg)
+	_, err := kadm.NewClient(cl).CreatePartitions(t.Context(), 1, k.in)
 	require.NoError(t, err)
 	g.cl.ForceMetadataRefresh() // otherwise within a minute
 	owns(t, 3, g)

@@ -16,6 +16,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func testLog() *slog.Logger {
@@ -25,12 +26,43 @@ func testLog() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-func cluster(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, kafka.Config) {
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// bed is a broker with one input topic.
+type bed struct {
+	*testbed.Bed
+	cfg kafka.Config
+	tap *testbed.Tap // on the connections of all clients that are made with cfg
+	in  string       // the topic
+}
+
+// newBed makes the topic with so many partitions, or none for 0.
+func newBed(t *testing.T, partitions int32, opts ...kfake.Opt) *bed {
 	t.Helper()
-	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	return c, kafka.Config{Brokers: c.ListenAddrs(), Logger: testLog()}
+	return fill(testbed.New(t, opts...), partitions)
+}
+
+func fakeBed(t *testing.T, partitions int32, reason string, opts ...kfake.Opt) (*bed, *kfake.Cluster) {
+	t.Helper()
+	b, c := testbed.NewFake(t, reason, opts...)
+	return fill(b, partitions), c
+}
+
+func fill(tb *testbed.Bed, partitions int32) *bed {
+	b := &bed{Bed: tb, tap: &testbed.Tap{}, in: tb.Name("in")}
+	b.cfg = kafka.Config{Brokers: tb.Brokers, Logger: testLog(), Extra: []kgo.Opt{b.tap.Opt()}}
+	if partitions > 0 {
+		b.CreateTopic(b.in, partitions, nil)
+	}
+	return b
+}
+
+func (b *bed) tp(p int32) element.TopicPartition { return tp(b.in, p) }
+
+func (b *bed) at(p int32, offset int64) element.Position { return at(b.in, p, offset) }
+
+func (b *bed) rec(p int32, key, value string) *kgo.Record {
+	return &kgo.Record{Topic: b.in, Partition: p, Key: []byte(key), Value: []byte(value)}
 }
 
 func client(t *testing.T, cfg kafka.Config, opts ...kgo.Opt) *kgo.Client {
@@ -63,10 +95,6 @@ func produce(t *testing.T, cl *kgo.Client, recs ...*kgo.Record) {
 	}
 }
 
-func rec(p int32, key, value string) *kgo.Record {
-	return &kgo.Record{Topic: "in", Partition: p, Key: []byte(key), Value: []byte(value)}
-}
-
 // reading is a Fetcher that runs in the background and collects what it delivers.
 type reading struct {
 	*Fetcher
@@ -77,9 +105,9 @@ type reading struct {
 	got []element.Delivery
 }
 
-func read(t *testing.T, cfg kafka.Config, positions ...element.Position) *reading {
+func (b *bed) read(t *testing.T, positions ...element.Position) *reading {
 	t.Helper()
-	return readWith(t, FetcherConfig{Kafka: cfg, Positions: positions, Logger: testLog(), MaxWait: 50 * time.Millisecond})
+	return readWith(t, FetcherConfig{Kafka: b.cfg, Positions: positions, Logger: testLog(), MaxWait: 50 * time.Millisecond})
 }
 
 func readWith(t *testing.T, fc FetcherConfig) *reading {

@@ -12,8 +12,8 @@
 //	    seeing each other, and so do runs. The topics and groups of the suffix are deleted at the end of the test.
 //	I4  A test that kfake alone can run skips on a real broker with a reason (Fake). Main prints how many did.
 //
-// The Tap sits in a client's connections and works with every broker: it counts and delays requests, and breaks
-// connections before a request or after it.
+// The Tap sits in a client's connections and works with every broker: it counts and delays requests,
+// holds answers back, and breaks connections before a request or after it.
 //
 // Goroutines: those of kfake, and the one of kafkatest that waits for the JVM; they end with the test and with Main.
 //

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -33,6 +34,8 @@ type Rule struct {
 	Before func(kmsg.Request) error
 	// Cut breaks the connection right after the request went out: the broker does the work, the answer is lost.
 	Cut bool
+	// Mute holds back the answer, and all later ones of the connection, until the channel is closed; nil holds nothing.
+	Mute <-chan struct{}
 
 	hits atomic.Int64
 	off  atomic.Bool
@@ -64,7 +67,7 @@ func (t *Tap) Opt() kgo.Opt {
 		if err != nil {
 			return nil, err
 		}
-		return &tapped{Conn: conn, tap: t}, nil
+		return &tapped{Conn: conn, tap: t, closed: make(chan struct{})}, nil
 	})
 }
 
@@ -130,6 +133,10 @@ type tapped struct {
 	net.Conn
 	tap    *Tap
 	broken atomic.Bool
+	mute   atomic.Pointer[<-chan struct{}]
+
+	once   sync.Once
+	closed chan struct{} // closed with the connection, or by a deadline in the past, which is how kgo wakes a reader
 }
 
 func (c *tapped) Write(b []byte) (int, error) {
@@ -147,6 +154,9 @@ func (c *tapped) Write(b []byte) (int, error) {
 		if r.Cut {
 			c.broken.Store(true)
 		}
+		if r.Mute != nil {
+			c.mute.Store(&r.Mute)
+		}
 	}
 	return c.Conn.Write(b)
 }
@@ -156,5 +166,35 @@ func (c *tapped) Read(b []byte) (int, error) {
 	if c.broken.Load() {
 		return 0, errCut
 	}
+	if m := c.mute.Load(); m != nil {
+		select {
+		case <-*m:
+		case <-c.closed:
+			return 0, net.ErrClosed
+		}
+	}
 	return n, err
 }
+
+func (c *tapped) SetDeadline(t time.Time) error {
+	c.wake(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *tapped) SetReadDeadline(t time.Time) error {
+	c.wake(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *tapped) wake(deadline time.Time) {
+	if !deadline.IsZero() && !deadline.After(time.Now()) {
+		c.end()
+	}
+}
+
+func (c *tapped) Close() error {
+	c.end()
+	return c.Conn.Close()
+}
+
+func (c *tapped) end() { c.once.Do(func() { close(c.closed) }) }
