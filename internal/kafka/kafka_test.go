@@ -22,15 +22,39 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
-func cluster(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, Config) {
-	t.Helper()
-	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	return c, Config{Brokers: c.ListenAddrs(), Logger: slog.New(slog.DiscardHandler)}
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// bed is a broker with one topic, unless it has none.
+type bed struct {
+	*testbed.Bed
+	cfg Config
+	in  string
 }
+
+// newBed makes the topic with so many partitions, or none for 0.
+func newBed(t *testing.T, partitions int32, opts ...kfake.Opt) *bed {
+	t.Helper()
+	return fill(testbed.New(t, opts...), partitions)
+}
+
+func fakeBed(t *testing.T, partitions int32, reason string, opts ...kfake.Opt) (*bed, *kfake.Cluster) {
+	t.Helper()
+	b, c := testbed.NewFake(t, reason, opts...)
+	return fill(b, partitions), c
+}
+
+func fill(tb *testbed.Bed, partitions int32) *bed {
+	b := &bed{Bed: tb, cfg: Config{Brokers: tb.Brokers, Logger: slog.New(slog.DiscardHandler)}, in: tb.Name("in")}
+	if partitions > 0 {
+		b.CreateTopic(b.in, partitions, nil)
+	}
+	return b
+}
+
+func (b *bed) tp(p int32) element.TopicPartition { return tp(b.in, p) }
 
 func client(t *testing.T, cfg Config, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
@@ -52,16 +76,20 @@ func tp(topic string, p int32) element.TopicPartition {
 }
 
 func TestProbeTellsTheCluster(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(3, "in"), kfake.SeedTopics(1, "out"), kfake.ClusterID("c1"))
-	got, err := Probe(within(t, 5*time.Second), cfg, Need{Topics: []string{"in", "out"}, TransactionTimeout: time.Minute})
+	b := newBed(t, 3)
+	in, out := b.in, b.Topic("out", 1, nil)
+	meta, err := b.Admin().BrokerMetadata(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, "c1", got.ID)
+	got, err := Probe(within(t, 5*time.Second), b.cfg, Need{Topics: []string{in, out}, TransactionTimeout: time.Minute})
+	require.NoError(t, err)
+	require.NotEmpty(t, got.ID)
+	require.Equal(t, meta.Cluster, got.ID)
 	require.EqualValues(t, 2, got.TransactionVersion)
 	require.Equal(t, 15*time.Minute, got.TransactionMaxTimeout)
 	require.Len(t, got.Topics, 2)
-	require.EqualValues(t, 3, got.Topics["in"].Partitions)
-	require.False(t, got.Topics["in"].ID.IsZero())
-	require.NotEqual(t, got.Topics["in"].ID, got.Topics["out"].ID)
+	require.EqualValues(t, 3, got.Topics[in].Partitions)
+	require.False(t, got.Topics[in].ID.IsZero())
+	require.NotEqual(t, got.Topics[in].ID, got.Topics[out].ID)
 }
 
 func requireStop(t *testing.T, err error, code fault.Code, says ...string) {
@@ -125,30 +153,35 @@ func TestProbeEndsWithItsContext(t *testing.T) {
 func TestProbeRefusesOldClusters(t *testing.T) {
 	for name, v := range map[string]*kversion.Versions{"3.8": kversion.V3_8_0(), "2.8": kversion.V2_8_0()} {
 		t.Run(name, func(t *testing.T) {
-			_, cfg := cluster(t, kfake.MaxVersions(v))
-			_, err := Probe(within(t, 5*time.Second), cfg, Need{})
+			b, _ := fakeBed(t, 0, "an old version", kfake.MaxVersions(v))
+			_, err := Probe(within(t, 5*time.Second), b.cfg, Need{})
 			requireStop(t, err, fault.BrokerTooOld, "Kafka 4.0", "transaction.version=2")
 		})
 	}
 	t.Run("downgraded feature", func(t *testing.T) {
-		_, cfg := cluster(t)
-		_, err := kadm.NewClient(client(t, cfg)).UpdateFeatures(t.Context(), false, kadm.FeatureUpdate{Feature: "transaction.version", MaxVersionLevel: 1, UpgradeType: 2})
+		b, _ := fakeBed(t, 0, "the feature transaction.version is lowered for the whole cluster")
+		_, err := b.Admin().UpdateFeatures(t.Context(), false, kadm.FeatureUpdate{Feature: "transaction.version", MaxVersionLevel: 1, UpgradeType: 2})
 		require.NoError(t, err)
-		_, err = Probe(within(t, 5*time.Second), cfg, Need{})
+		_, err = Probe(within(t, 5*time.Second), b.cfg, Need{})
 		requireStop(t, err, fault.BrokerTooOld, "transaction.version 1")
 	})
 }
 
 func TestProbeComparesTheTransactionTimeout(t *testing.T) {
-	_, cfg := cluster(t, kfake.BrokerConfigs(map[string]string{"transaction.max.timeout.ms": "30000"}))
-	_, err := Probe(within(t, 5*time.Second), cfg, Need{TransactionTimeout: time.Minute})
-	requireStop(t, err, fault.TransactionTimeout, "60000", "30000")
-	_, err = Probe(within(t, 5*time.Second), cfg, Need{TransactionTimeout: 30 * time.Second})
+	b := newBed(t, 0) // with Kafka's default of 15 minutes
+	_, err := Probe(within(t, 5*time.Second), b.cfg, Need{TransactionTimeout: 16 * time.Minute})
+	requireStop(t, err, fault.TransactionTimeout, "960000", "900000")
+	_, err = Probe(within(t, 5*time.Second), b.cfg, Need{TransactionTimeout: 15 * time.Minute})
 	require.NoError(t, err)
+	// The broker itself says the same of an id.
+	cl := client(t, b.cfg, kgo.TransactionalID(b.Name("x")), kgo.TransactionTimeout(16*time.Minute))
+	_, _, err = cl.ProducerID(within(t, 5*time.Second))
+	requireStop(t, Classify(err, "initialise x"), fault.TransactionTimeout)
 }
 
 func TestProbeGoesOnWhenTheMaximumMayNotBeRead(t *testing.T) {
-	c, cfg := cluster(t, kfake.BrokerConfigs(map[string]string{"transaction.max.timeout.ms": "30000"}))
+	b, c := fakeBed(t, 0, "the broker's configuration may not be read", kfake.BrokerConfigs(map[string]string{"transaction.max.timeout.ms": "30000"}))
+	cfg := b.cfg
 	c.ControlKey(int16(kmsg.DescribeConfigs), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		req := kreq.(*kmsg.DescribeConfigsRequest)
@@ -173,16 +206,18 @@ func TestProbeGoesOnWhenTheMaximumMayNotBeRead(t *testing.T) {
 }
 
 func TestProbeNamesAllMissingTopics(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(1, "there"))
-	_, err := Probe(within(t, 5*time.Second), cfg, Need{Topics: []string{"b", "there", "a", "a"}})
-	requireStop(t, err, fault.UnknownTopic, "[a b]")
-	require.NotContains(t, err.Error(), "there]")
-	_, err = Probe(within(t, 5*time.Second), cfg, Need{Topics: []string{"only"}})
-	requireStop(t, err, fault.UnknownTopic, "topic only does not exist")
+	bed := newBed(t, 0)
+	there, a, b := bed.Topic("there", 1, nil), bed.Name("a"), bed.Name("b")
+	_, err := Probe(within(t, 5*time.Second), bed.cfg, Need{Topics: []string{b, there, a, a}})
+	requireStop(t, err, fault.UnknownTopic, "["+a+" "+b+"]")
+	require.NotContains(t, err.Error(), there+"]")
+	only := bed.Name("only")
+	_, err = Probe(within(t, 5*time.Second), bed.cfg, Need{Topics: []string{only}})
+	requireStop(t, err, fault.UnknownTopic, "topic "+only+" does not exist")
 }
 
 func TestProbeWaitsForALateTopicAndItsID(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(1, "late"))
+	b, c := fakeBed(t, 1, "a topic without an id for a while")
 	asked := 0
 	c.ControlKey(int16(kmsg.Metadata), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -196,7 +231,7 @@ func TestProbeWaitsForALateTopicAndItsID(t *testing.T) {
 		}
 		resp := req.ResponseKind().(*kmsg.MetadataResponse)
 		mt := kmsg.NewMetadataResponseTopic()
-		mt.Topic = kmsg.StringPtr("late")
+		mt.Topic = kmsg.StringPtr(b.in)
 		if asked == 1 {
 			mt.ErrorCode = kerr.UnknownTopicOrPartition.Code
 		} else { // there, but without an id
@@ -205,14 +240,15 @@ func TestProbeWaitsForALateTopicAndItsID(t *testing.T) {
 		resp.Topics = append(resp.Topics, mt)
 		return resp, nil, true
 	})
-	got, err := Probe(within(t, 8*time.Second), cfg, Need{Topics: []string{"late"}})
+	got, err := Probe(within(t, 8*time.Second), b.cfg, Need{Topics: []string{b.in}})
 	require.NoError(t, err)
-	require.False(t, got.Topics["late"].ID.IsZero())
+	require.False(t, got.Topics[b.in].ID.IsZero())
 	require.Equal(t, 4, asked)
 }
 
 func TestProbeWithoutAndWithAWrongPassword(t *testing.T) {
-	c, cfg := cluster(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "p"))
+	b, c := fakeBed(t, 0, "a listener with SASL", kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "p"))
+	cfg := b.cfg
 	_, err := Probe(within(t, 5*time.Second), cfg, Need{})
 	requireStop(t, err, fault.Unreachable, "SASL")
 	cfg.Extra = []kgo.Opt{kgo.SASL(plain.Auth{User: "u", Pass: "p"}.AsMechanism())}
@@ -232,75 +268,75 @@ func TestProbeWithoutAndWithAWrongPassword(t *testing.T) {
 }
 
 func TestEnsureTopicCreatesOnceAndLeavesWhatIsThere(t *testing.T) {
-	_, cfg := cluster(t)
-	cl := client(t, cfg)
-	id, err := EnsureTopic(within(t, 5*time.Second), cl, "app-checkpoints", 2, map[string]*string{"cleanup.policy": kmsg.StringPtr("compact")})
+	b := newBed(t, 0)
+	cl, name := client(t, b.cfg), b.Name("app-checkpoints")
+	id, err := EnsureTopic(within(t, 5*time.Second), cl, name, 2, map[string]*string{"cleanup.policy": kmsg.StringPtr("compact")})
 	require.NoError(t, err)
 	require.False(t, id.IsZero())
-	again, err := EnsureTopic(within(t, 5*time.Second), cl, "app-checkpoints", 7, nil)
+	again, err := EnsureTopic(within(t, 5*time.Second), cl, name, 7, nil)
 	require.NoError(t, err)
 	require.Equal(t, id, again)
-	topics, err := DescribeTopics(within(t, 5*time.Second), cl, []string{"app-checkpoints"})
+	topics, err := DescribeTopics(within(t, 5*time.Second), cl, []string{name})
 	require.NoError(t, err)
-	require.EqualValues(t, 2, topics["app-checkpoints"].Partitions)
+	require.EqualValues(t, 2, topics[name].Partitions)
 }
 
 func TestPositions(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(2, "in"))
-	cl := client(t, cfg, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	b := newBed(t, 2)
+	cl := client(t, b.cfg, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	ctx := within(t, 10*time.Second)
 	for i := range 10 {
-		r := &kgo.Record{Topic: "in", Partition: 1, Value: []byte("v"), Timestamp: time.UnixMilli(int64(1000 * i))}
+		r := &kgo.Record{Topic: b.in, Partition: 1, Value: []byte("v"), Timestamp: time.UnixMilli(int64(1000 * i))}
 		require.NoError(t, cl.ProduceSync(ctx, r).FirstErr())
 	}
 	req := kadm.Offsets{}
-	req.AddOffset("in", 1, 4, -1)
+	req.AddOffset(b.in, 1, 4, -1)
 	_, err := kadm.NewClient(cl).DeleteRecords(ctx, req)
 	require.NoError(t, err)
-	both := []element.TopicPartition{tp("in", 0), tp("in", 1)}
-	id := c.TopicInfo("in").TopicID
+	both := []element.TopicPartition{b.tp(0), b.tp(1)}
+	id := b.TopicID(b.in)
 
 	start, err := StartOffsets(ctx, cl, both)
 	require.NoError(t, err)
-	require.EqualValues(t, 0, start[tp("in", 0)].Offset)
-	require.EqualValues(t, 4, start[tp("in", 1)].Offset)
-	require.EqualValues(t, 2, start[tp("in", 1)].PartitionCount)
-	require.Equal(t, element.TopicID(id), start[tp("in", 1)].TopicID)
+	require.EqualValues(t, 0, start[b.tp(0)].Offset)
+	require.EqualValues(t, 4, start[b.tp(1)].Offset)
+	require.EqualValues(t, 2, start[b.tp(1)].PartitionCount)
+	require.Equal(t, element.TopicID(id), start[b.tp(1)].TopicID)
 	end, err := EndOffsets(ctx, cl, both)
 	require.NoError(t, err)
-	require.EqualValues(t, 10, end[tp("in", 1)].Offset)
+	require.EqualValues(t, 10, end[b.tp(1)].Offset)
 	stable, err := StableEndOffsets(ctx, cl, both)
 	require.NoError(t, err)
-	require.EqualValues(t, 10, stable[tp("in", 1)].Offset)
+	require.EqualValues(t, 10, stable[b.tp(1)].Offset)
 	at, err := OffsetsForTime(ctx, cl, both, time.UnixMilli(6500))
 	require.NoError(t, err)
-	require.EqualValues(t, 7, at[tp("in", 1)].Offset)
-	require.EqualValues(t, 0, at[tp("in", 0)].Offset)
+	require.EqualValues(t, 7, at[b.tp(1)].Offset)
+	require.EqualValues(t, 0, at[b.tp(0)].Offset)
 	late, err := OffsetsForTime(ctx, cl, both, time.UnixMilli(99_000))
 	require.NoError(t, err)
-	require.EqualValues(t, 10, late[tp("in", 1)].Offset)
+	require.EqualValues(t, 10, late[b.tp(1)].Offset)
 
-	_, err = StartOffsets(ctx, cl, []element.TopicPartition{tp("in", 2)})
-	requireStop(t, err, fault.UnknownTopic, "in/2", "has 2 partitions")
-	_, err = EndOffsets(ctx, cl, []element.TopicPartition{tp("gone", 0)})
+	_, err = StartOffsets(ctx, cl, []element.TopicPartition{b.tp(2)})
+	requireStop(t, err, fault.UnknownTopic, b.in+"/2", "has 2 partitions")
+	_, err = EndOffsets(ctx, cl, []element.TopicPartition{tp(b.Name("gone"), 0)})
 	requireStop(t, err, fault.UnknownTopic, "gone")
 }
 
 func TestStableOffsetsReadsMetadataAndAbsence(t *testing.T) {
-	_, cfg := cluster(t, kfake.SeedTopics(2, "in"))
-	cl := client(t, cfg)
+	b := newBed(t, 2)
+	cl := client(t, b.cfg)
 	ctx := within(t, 10*time.Second)
 	os := kadm.Offsets{}
-	os.Add(kadm.Offset{Topic: "in", Partition: 1, At: 7, LeaderEpoch: 3, Metadata: "handle"})
-	require.NoError(t, kadm.NewClient(cl).CommitAllOffsets(ctx, "g", os))
-	got, err := StableOffsets(ctx, cl, "g", []element.TopicPartition{tp("in", 0), tp("in", 1)})
+	os.Add(kadm.Offset{Topic: b.in, Partition: 1, At: 7, LeaderEpoch: 3, Metadata: "handle"})
+	require.NoError(t, kadm.NewClient(cl).CommitAllOffsets(ctx, b.Name("g"), os))
+	got, err := StableOffsets(ctx, cl, b.Name("g"), []element.TopicPartition{b.tp(0), b.tp(1)})
 	require.NoError(t, err)
-	require.Equal(t, Committed{Offset: -1, LeaderEpoch: -1}, got[tp("in", 0)])
-	require.Equal(t, Committed{Offset: 7, LeaderEpoch: 3, Metadata: "handle", Found: true}, got[tp("in", 1)])
-	none, err := StableOffsets(ctx, cl, "never-seen", []element.TopicPartition{tp("in", 0)})
+	require.Equal(t, Committed{Offset: -1, LeaderEpoch: -1}, got[b.tp(0)])
+	require.Equal(t, Committed{Offset: 7, LeaderEpoch: 3, Metadata: "handle", Found: true}, got[b.tp(1)])
+	none, err := StableOffsets(ctx, cl, b.Name("never-seen"), []element.TopicPartition{b.tp(0)})
 	require.NoError(t, err)
-	require.False(t, none[tp("in", 0)].Found)
-	empty, err := StableOffsets(ctx, cl, "g", nil)
+	require.False(t, none[b.tp(0)].Found)
+	empty, err := StableOffsets(ctx, cl, b.Name("g"), nil)
 	require.NoError(t, err)
 	require.Empty(t, empty)
 }
@@ -337,11 +373,11 @@ func unstable(c *kfake.Cluster, times int) *int {
 }
 
 func TestStableOffsetsWaitsForAnOpenTransactionQuickly(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(2, "in"))
+	b, c := fakeBed(t, 2, "UNSTABLE_OFFSET_COMMIT on demand")
 	n := unstable(c, 3)
-	cl := client(t, cfg)
+	cl := client(t, b.cfg)
 	start := time.Now()
-	got, err := StableOffsets(within(t, 10*time.Second), cl, "g", []element.TopicPartition{tp("in", 0), tp("in", 1)})
+	got, err := StableOffsets(within(t, 10*time.Second), cl, b.Name("g"), []element.TopicPartition{b.tp(0), b.tp(1)})
 	require.NoError(t, err)
 	require.Len(t, got, 2)
 	require.Equal(t, 4, *n)
@@ -349,11 +385,11 @@ func TestStableOffsetsWaitsForAnOpenTransactionQuickly(t *testing.T) {
 }
 
 func TestStableOffsetsEndsWithItsContext(t *testing.T) {
-	c, cfg := cluster(t, kfake.SeedTopics(2, "in"))
+	b, c := fakeBed(t, 2, "UNSTABLE_OFFSET_COMMIT on demand")
 	unstable(c, 1<<30)
-	_, err := StableOffsets(within(t, 300*time.Millisecond), client(t, cfg), "g", []element.TopicPartition{tp("in", 0)})
+	_, err := StableOffsets(within(t, 300*time.Millisecond), client(t, b.cfg), b.Name("g"), []element.TopicPartition{b.tp(0)})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Contains(t, err.Error(), "group g")
+	require.Contains(t, err.Error(), "group "+b.Name("g"))
 }
 
 func TestClassify(t *testing.T) {
