@@ -124,7 +124,11 @@ func recreatedTopic(s *site) {
 		details, err := s.adm.ListTopics(s.ctx, s.in)
 		return err == nil && details[s.in].Err == nil && len(details[s.in].Partitions) == int(s.parts)
 	}, 20*time.Second, 50*time.Millisecond)
-	s.untouched(func() { refused(s.t, s.run(file), 21) })
+	why := "it was deleted and created again"
+	if len(s.committed()) == 0 {
+		why = "has no committed offset, but checkpoint "
+	}
+	s.untouched(func() { refused(s.t, s.run(file), 21, why) })
 	// Wanted: the old state and its offsets go, the output too, and all begins anew.
 	if len(s.committed()) > 0 {
 		s.deleteOffsets()

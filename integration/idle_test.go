@@ -56,6 +56,9 @@ func idle(s *site) {
 
 func equal(a, b any) bool { return assert.ObjectsAreEqual(a, b) }
 
-func TestIdleBeginsNoTransactionAndWritesNoFile(t *testing.T) { idle(embeddedSite(t, 2)) }
+func TestIdleBeginsNoTransactionAndWritesNoFile(t *testing.T) {
+	t.Parallel()
+	idle(embeddedSite(t, 2))
+}
 
 func TestRealIdleBeginsNoTransactionAndWritesNoFile(t *testing.T) { idle(realSite(t, 2)) }

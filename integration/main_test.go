@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/integration/kafkatest"
+	"github.com/millweir/millweir/internal/kafka"
 )
 
 // asJob makes the test binary a job of the Go DSL: see jobs_test.go.
@@ -85,6 +87,9 @@ func realBrokers(t *testing.T) []string {
 		k.broker, k.err = kafkatest.Run(ctx, kafkatest.Options{Log: t.Logf, Properties: map[string]string{
 			"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "200",
 		}})
+		if k.err == nil { // a named cluster may not be there at all
+			_, k.err = kafka.Probe(ctx, kafka.Config{Brokers: strings.Split(k.broker.Addr, ","), Logger: slog.New(slog.DiscardHandler)}, kafka.Need{})
+		}
 	})
 	require.NoError(t, k.err, "a real Kafka was asked for")
 	return strings.Split(k.broker.Addr, ",")

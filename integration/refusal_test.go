@@ -176,7 +176,7 @@ func TestRefusedFlags(t *testing.T) {
 		{"run FILE --log-format xml", `--log-format "xml": text or json`},
 		{"run FILE --embedded --embedded-port 70000", "port 70000"},
 		{"validate", "takes FILE.yaml"},
-		{"verify a", "takes INPUT OUTPUT"},
+		{"verify --kafka x", "unknown flag: --kafka"},
 	} {
 		p := startProcess(t, processorBinary(t), strings.Fields(strings.ReplaceAll(c.args, "FILE", file)))
 		refused(t, p, 2, c.text)
