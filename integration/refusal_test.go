@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kversion"
 
@@ -62,6 +63,18 @@ func TestRefusedOldBroker(t *testing.T) {
 	s := fakeSite(t, 1, kfake.MaxVersions(kversion.V3_8_0()))
 	refused(t, s.run(s.file(totals)), 11, "Kafka 4.0 or newer with transaction.version=2 is needed")
 	require.NoDirExists(t, s.checkpoints())
+
+	// A cluster whose feature is taken back after the service has worked on it, and given again.
+	s = fakeSite(t, 2)
+	file := worked(s)
+	feature := func(level int16) {
+		_, err := s.adm.UpdateFeatures(s.ctx, false, kadm.FeatureUpdate{Feature: "transaction.version", MaxVersionLevel: level, UpgradeType: 2})
+		require.NoError(t, err)
+	}
+	feature(1)
+	s.untouched(func() { refused(t, s.run(file), 11, "the cluster has transaction.version 1") })
+	feature(2)
+	s.goesOn(file)
 }
 
 func TestRefusedTransactionTimeout(t *testing.T) {
