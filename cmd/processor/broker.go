@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ With --data-dir topics, records, offsets and the cluster id are there again afte
 		cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 		b, err := embedded.Start(cmd.Context(), cfg)
 		if err != nil {
-			return err
+			return portHint(err, cfg.Port, "--port")
 		}
 		if err := announce(cmd, cfg, b, output.json); err != nil {
 			return errors.Join(err, b.Close())
@@ -55,6 +56,14 @@ With --data-dir topics, records, offsets and the cluster id are there again afte
 		return b.Close()
 	}
 	return cmd
+}
+
+// portHint says what to do about a port that is taken; other errors stay as they are.
+func portHint(err error, port int, flag string) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	return fmt.Errorf("port %d of 127.0.0.1 is used by another process: choose another one with %s (0 takes a free one), or stop that process", port, flag)
 }
 
 // announce tells where the broker is and what to try.

@@ -5,9 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -60,6 +63,9 @@ func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
 		"demo --sabotage nothing":         `no sabotage is named "nothing"; there are: lose-delta`,
 		"demo --duration 1s --kills 5":    "allow at least 500ms",
 		"version now":                     "takes no argument",
+		"help vrify":                      `there is no command "vrify": did you mean verify?`,
+		"help run x":                      `processor run has no sub-command "x"`,
+		"broker --port abc":               `not a whole number: "abc"`,
 		"broker --data-dir /dev/null/x/y": "data directory",
 	} {
 		code, stdout, stderr := cli(t, strings.Fields(line)...)
@@ -73,6 +79,29 @@ func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
 		require.True(t, strings.HasPrefix(stderr, "processor: "), stderr)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	}
+}
+
+func TestAPortInUseIsNamedWithTheFlag(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	require.NoError(t, err)
+	code, _, stderr := cli(t, "broker", "--port", port)
+	require.Equal(t, 1, code)
+	require.Equal(t, "processor: port "+port+" of 127.0.0.1 is used by another process: choose another one with --port (0 takes a free one), or stop that process\n", stderr)
+}
+
+func TestADemoThatDidNotBeginLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600))
+	code, _, stderr := cli(t, "demo", "--dir", dir)
+	require.Equal(t, 2, code)
+	require.Equal(t, "processor: "+dir+" is not empty: name a new directory\n", stderr)
+}
+
+func TestJoinedErrorsAreOneLine(t *testing.T) {
+	require.Equal(t, "one; two", oneLine(errors.Join(errors.New("one"), errors.New("two"))))
 }
 
 func TestHelpNamesTheCommandsAndTheFaults(t *testing.T) {

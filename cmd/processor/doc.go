@@ -7,7 +7,8 @@
 //	    (docs/exit-codes.md); a log or report may stand before it.
 //	I2  The first SIGINT or SIGTERM cancels the context of the command, which then ends in order; the second one ends
 //	    the process at once.
-//	I3  Where a script reads the result, --output json gives one JSON document on standard output and nothing else.
+//	I3  Where a script reads the result, --output json (verify: --report json) gives one JSON document on standard output
+//	    and nothing else.
 //
 // Goroutines: one waits for signals for the life of the process.
 //

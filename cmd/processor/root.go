@@ -36,8 +36,13 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "processor: interrupted")
 		return interrupted
 	}
-	fmt.Fprintf(stderr, "processor: %s\n", err)
+	fmt.Fprintf(stderr, "processor: %s\n", oneLine(err))
 	return int(fault.CodeOf(err))
+}
+
+// oneLine is the message of an error; joined ones, each on a line of its own, come behind each other.
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 }
 
 func newRoot() *cobra.Command {
@@ -57,13 +62,44 @@ Exit codes: 0 all well, 1 a check failed, 2 wrong usage; the others are in docs/
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fault.Stopf(fault.Usage, "%w (see %s --help)", err, cmd.CommandPath())
+		message := err.Error()
+		for cause, plain := range flagCauses {
+			message = strings.Replace(message, cause, plain, 1)
+		}
+		return fault.Stopf(fault.Usage, "%s (see %s --help)", message, cmd.CommandPath())
 	})
+	root.SetHelpCommand(newHelp(root))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	for _, c := range commands {
 		root.AddCommand(c())
 	}
 	return root
+}
+
+// flagCauses are the wordings of Go's number parser that an error of a flag may hold, and what people read instead.
+var flagCauses = map[string]string{
+	"strconv.ParseInt: parsing ":  "not a whole number: ",
+	"strconv.ParseUint: parsing ": "not a whole number from 0: ",
+	": invalid syntax":            "",
+	": value out of range":        " (out of range)",
+}
+
+// newHelp is cobra's help command, except that the name of no command is an error.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			about, rest, err := root.Find(args)
+			if err != nil || len(args) > 0 && about == root {
+				return unknownCommand(root, args)
+			}
+			if len(rest) > 0 {
+				return fault.Stopf(fault.Usage, "%s has no sub-command %q (see %s --help)", about.CommandPath(), rest[0], about.CommandPath())
+			}
+			return about.Help()
+		},
+	}
 }
 
 func unknownCommand(cmd *cobra.Command, args []string) error {

@@ -99,7 +99,7 @@ func runFile(cmd *cobra.Command, file string, f runFlags) error {
 func runEmbedded(ctx context.Context, svc *config.Service, cfg processor.Config, port int, log *slog.Logger) error {
 	b, err := embedded.Start(ctx, embedded.Config{Port: port, DataDir: filepath.Join(cfg.DataDir, "broker"), Topics: topicsOf(svc.Plan), Logger: log})
 	if err != nil {
-		return err
+		return portHint(err, port, "--embedded-port")
 	}
 	log.Info("embedded broker", "address", b.Addr(), "data", filepath.Join(cfg.DataDir, "broker"))
 	cfg.Brokers = []string{b.Addr()}
@@ -129,16 +129,17 @@ func load(cmd *cobra.Command, file string, set []string) (*config.Service, error
 		fmt.Fprintln(cmd.ErrOrStderr(), p)
 	}
 	if err := problems.Err(); err != nil {
-		return nil, fault.Stopf(fault.BadFile, "%s: %d mistake%s, nothing was started", file, problems.Len(), plural(problems.Len()))
+		return nil, fault.Stopf(fault.BadFile, "%s: %s, nothing was started", file, counted(problems.Len(), "mistake"))
 	}
 	return svc, nil
 }
 
-func plural(n int) string {
-	if n == 1 {
-		return ""
+// counted is a number and what it counts: 1 source, 2 sources.
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
 	}
-	return "s"
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {

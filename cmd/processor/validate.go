@@ -42,7 +42,8 @@ Exit code 0 when there is none, 3 otherwise.`,
 			return nil
 		}
 		p := svc.Plan
-		fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: application %s, %d sources, %d steps, %d sinks\n\n%s", args[0], p.Application, len(p.Sources), len(p.Steps), len(p.Sinks), p.Describe())
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: application %s, %s, %s, %s\n\n%s", args[0], p.Application,
+			counted(len(p.Sources), "source"), counted(len(p.Steps), "step"), counted(len(p.Sinks), "sink"), p.Describe())
 		return nil
 	}
 	return cmd

@@ -103,12 +103,14 @@ func (r *run) makeDir() (temporary bool, err error) {
 	if r.result.Dir, err = filepath.Abs(r.cfg.Dir); err != nil {
 		return false, err
 	}
-	if err := os.MkdirAll(r.result.Dir, 0o755); err != nil {
-		return false, err
+	if err = os.MkdirAll(r.result.Dir, 0o755); err == nil {
+		var entries []os.DirEntry
+		if entries, err = os.ReadDir(r.result.Dir); err == nil && len(entries) > 0 {
+			err = fault.Stopf(fault.Usage, "%s is not empty: name a new directory", r.result.Dir)
+		}
 	}
-	entries, err := os.ReadDir(r.result.Dir)
-	if err == nil && len(entries) > 0 {
-		err = fault.Stopf(fault.Usage, "%s is not empty: name a new directory", r.result.Dir)
+	if err != nil {
+		r.result.Dir = "" // nothing of the run is there
 	}
 	return false, err
 }
