@@ -284,12 +284,12 @@ func (in *ResolveInput) checkStates(t *TaskFacts, ref RootRef, entry *TaskEntry)
 			dropped = append(dropped, s.Name)
 		case declared[i] != s:
 			return refuse(ReasonCodecChanged, element.TopicPartition{}, "task %s: state %s in checkpoint %s has key codec %q and codec %q, the topology now uses %q and %q; "+
-				"undo the change of type or give the state another name", t.Task, s.Name, ref.Name, s.KeyCodec, s.Codec, declared[i].KeyCodec, declared[i].Codec)
+				"undo the change, or start under another application name", t.Task, s.Name, ref.Name, s.KeyCodec, s.Codec, declared[i].KeyCodec, declared[i].Codec)
 		}
 	}
 	if len(dropped) > 0 && !in.DropStates {
 		return refuse(ReasonStateDropped, element.TopicPartition{}, "task %s: checkpoint %s holds state that no step of the topology owns: %s; "+
-			"restore the step or its name, or allow the state to be dropped", t.Task, ref.Name, strings.Join(dropped, ", "))
+			"restore the step or its name, or start under another application name", t.Task, ref.Name, strings.Join(dropped, ", "))
 	}
 	return nil
 }

@@ -104,8 +104,8 @@ func Classify(err error, doing string, args ...any) error {
 func TransactionTimeoutError(asked, most time.Duration) error {
 	if most <= 0 {
 		return fault.Stopf(fault.TransactionTimeout,
-			"transaction timeout %d ms is above the broker's transaction.max.timeout.ms (its value could not be read): lower the checkpoint interval or timeout, or raise the broker's maximum", asked.Milliseconds())
+			"transaction timeout %d ms is above the broker's transaction.max.timeout.ms (its value could not be read): lower checkpointing.timeout, checkpointing.interval or transaction.timeout, or raise the broker's maximum", asked.Milliseconds())
 	}
 	return fault.Stopf(fault.TransactionTimeout,
-		"transaction timeout %d ms is above the broker's transaction.max.timeout.ms of %d: lower the checkpoint interval or timeout, or raise the broker's maximum", asked.Milliseconds(), most.Milliseconds())
+		"transaction timeout %d ms is above the broker's transaction.max.timeout.ms of %d: lower checkpointing.timeout, checkpointing.interval or transaction.timeout, or raise the broker's maximum", asked.Milliseconds(), most.Milliseconds())
 }
