@@ -295,3 +295,53 @@ func TestAMergeThatOutlivesItsAttemptIsForgotten(t *testing.T) {
 	_, ok := forgot.Load(run.File)
 	require.True(t, ok, "%s is given up", run.File)
 }
+
+// A partition that was added to a topic after the source had started is read from its beginning, also with start latest:
+// what was written to it before anybody noticed must not be lost.
+func TestAPartitionAddedLaterStartsAtItsBeginning(t *testing.T) {
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String(), topology.StartAt(topology.Latest()))
+	topology.ToTopic(in, "out", "out", serde.String(), serde.String())
+	plan, err := b.Plan()
+	require.NoError(t, err)
+	starts := make(map[element.TopicPartition]topology.StartKind)
+	run := func(partitions int) {
+		w := newWorld(t, partitions)
+		for p := range partitions / 2 {
+			h := snapshot.Handle{Kind: snapshot.HandleEmpty, ClusterID: "c1", StoreID: w.repo.StoreID(), TopicID: element.TopicID{1}, PartitionCount: int32(partitions / 2), Partition: int32(p)}
+			h.Root.Name.Incarnation = 7
+			text, err := h.Encode()
+			require.NoError(t, err)
+			w.committed[tp(int32(p))] = Committed{Found: true, Metadata: text}
+		}
+		ports := w.ports()
+		ports.Offsets = asked{w, starts}
+		r, err := New(plan, w.config(), ports, nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		w.produce(50, 7)
+		w.caughtUp()
+		cancel()
+		require.NoError(t, <-done)
+	}
+	run(1)
+	require.Equal(t, map[element.TopicPartition]topology.StartKind{tp(0): topology.StartLatest}, starts)
+	clear(starts)
+	run(4)
+	require.Equal(t, map[element.TopicPartition]topology.StartKind{tp(2): topology.StartEarliest, tp(3): topology.StartEarliest}, starts)
+}
+
+// asked notes which start positions were asked for.
+type asked struct {
+	Offsets
+	starts map[element.TopicPartition]topology.StartKind
+}
+
+func (a asked) Start(ctx context.Context, start topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
+	for _, p := range tps {
+		a.starts[p] = start.Kind
+	}
+	return a.Offsets.Start(ctx, start, tps)
+}

@@ -89,20 +89,27 @@ func (a *attempt) facts() ([]snapshot.TaskFacts, error) {
 	return facts, nil
 }
 
-// freshPositions resolves where partitions without a committed offset start.
+// freshPositions resolves where partitions without a committed offset start. When others of the source have one, they
+// were added to the topic since: such a partition starts at its beginning whatever the source says, or what was written
+// to it before this instance knew of it would be lost.
 func (a *attempt) freshPositions(facts []snapshot.TaskFacts, stable map[element.TopicPartition]Committed) error {
 	a.starts = map[element.TaskID]element.Position{}
 	for _, src := range a.r.plan.Sources {
 		var missing []element.TopicPartition
+		start := src.Start
 		for tp, id := range a.byTP {
-			if id.Source == src.Name && !stable[tp].Found {
+			switch {
+			case id.Source != src.Name:
+			case stable[tp].Found:
+				start = topology.Earliest()
+			default:
 				missing = append(missing, tp)
 			}
 		}
 		if len(missing) == 0 {
 			continue
 		}
-		offsets, err := a.r.ports.Offsets.Start(a.ctx, src.Start, missing)
+		offsets, err := a.r.ports.Offsets.Start(a.ctx, start, missing)
 		if err != nil {
 			return fmt.Errorf("start position of source %s: %w", src.Name, err)
 		}
