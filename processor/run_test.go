@@ -17,8 +17,8 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
-	"github.com/millweir/millweir/internal/embedded"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/internal/verify"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
@@ -44,35 +44,51 @@ func (totalSerde) Decode(b []byte) (total, error) {
 
 func countPlan(t testing.TB, app string) *topology.Plan {
 	b := topology.New(app)
-	in := topology.FromTopic(b, "in", "in", serde.Bytes(), serde.Bytes())
+	in := topology.FromTopic(b, "in", inTopic(), serde.Bytes(), serde.Bytes())
 	totals := topology.Aggregate(in, "totals", totalSerde{}, func(a total, v []byte) total {
 		return total{a.n + 1, a.sum + int64(binary.BigEndian.Uint64(v))}
 	})
-	topology.ToTopic(totals, "out", "out", serde.Bytes(), totalSerde{})
+	topology.ToTopic(totals, "out", outTopic(), serde.Bytes(), totalSerde{})
 	p, err := b.Plan()
 	require.NoError(t, err)
 	return p
 }
 
-// bed is an embedded broker with the topics of countPlan.
+// The topics of the test that runs have a suffix of their own. It is in the environment for the processes that tests
+// start.
+const topicSuffix = "TEST_TOPIC_SUFFIX"
+
+func inTopic() string  { return "in" + os.Getenv(topicSuffix) }
+func outTopic() string { return "out" + os.Getenv(topicSuffix) }
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// bed is a broker with the topics of countPlan, four partitions each.
 type bed struct {
-	t    *testing.T
-	addr string
-	dir  string
-	cl   *kgo.Client
+	t      *testing.T
+	addr   string
+	dir    string
+	cl     *kgo.Client
+	groups map[string]bool // of services that ran, whose names are not the bed's own
 }
 
-func newBed(t *testing.T, topics ...embedded.Topic) *bed {
-	if len(topics) == 0 {
-		topics = []embedded.Topic{{Name: "in", Partitions: 4}, {Name: "out", Partitions: 4}}
-	}
-	b, err := embedded.Start(t.Context(), embedded.Config{Topics: topics})
+func newBed(t *testing.T) *bed {
+	tb := testbed.New(t)
+	t.Setenv(topicSuffix, tb.Name(""))
+	tb.CreateTopic(inTopic(), 4, nil)
+	tb.CreateTopic(outTopic(), 4, nil)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(tb.Brokers...), kgo.DefaultProduceTopic(inTopic()))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.DefaultProduceTopic("in"))
-	require.NoError(t, err)
-	t.Cleanup(cl.Close)
-	return &bed{t: t, addr: b.Addr(), dir: t.TempDir(), cl: cl}
+	b := &bed{t: t, addr: tb.Brokers[0], dir: t.TempDir(), cl: cl, groups: map[string]bool{}}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		for g := range b.groups {
+			_, _ = kadm.NewClient(cl).DeleteGroups(ctx, g) // housekeeping on a broker that lives on
+		}
+		cl.Close()
+	})
+	return b
 }
 
 func (b *bed) produce(from, n int) {
@@ -87,7 +103,7 @@ func (b *bed) produce(from, n int) {
 
 func (b *bed) config() Config {
 	level := slog.LevelWarn
-	if testing.Verbose() {
+	if os.Getenv("KAFKA_LOG") != "" {
 		level = slog.LevelDebug
 	}
 	return Config{Brokers: []string{b.addr}, DataDir: b.dir, Backend: Memory, Interval: 50 * time.Millisecond,
@@ -96,8 +112,9 @@ func (b *bed) config() Config {
 
 // lag is what the group has not committed yet.
 func (b *bed) lag(group string) int64 {
+	b.groups[group] = true
 	adm := kadm.NewClient(b.cl)
-	ends, err := adm.ListCommittedOffsets(b.t.Context(), "in")
+	ends, err := adm.ListCommittedOffsets(b.t.Context(), inTopic())
 	require.NoError(b.t, err)
 	committed, err := adm.FetchOffsets(b.t.Context(), group)
 	if errors.Is(err, kerr.GroupIDNotFound) {
@@ -135,10 +152,16 @@ func (b *bed) start(plan *topology.Plan, cfg Config) (stop func() error) {
 	return stop
 }
 
+// verify reads the topics once every marker is in the output: Kafka answers the end of a transaction before that.
 func (b *bed) verify() verify.Report {
-	r, err := verify.Verify(b.t.Context(), verify.Config{Kafka: kafka.Config{Brokers: []string{b.addr}}, Input: "in", Output: "out", Format: verify.Binary})
-	require.NoError(b.t, err)
-	return r
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		r, err := verify.Verify(b.t.Context(), verify.Config{Kafka: kafka.Config{Brokers: []string{b.addr}}, Input: inTopic(), Output: outTopic(), Format: verify.Binary})
+		require.NoError(b.t, err)
+		if r.OpenOffsets == 0 || time.Now().After(end) {
+			require.Zero(b.t, r.OpenOffsets, "a transaction is open")
+			return r
+		}
+	}
 }
 
 func TestCountIsExactOverGracefulRestarts(t *testing.T) {
