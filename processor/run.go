@@ -204,12 +204,13 @@ func (s *service) run(ctx context.Context) error {
 	return err
 }
 
-// farewell leaves the group after a graceful stop, unless the operator named the instance: then it is expected back. An
+// farewell leaves the group, unless the operator named the instance: then it is expected back under that name. It leaves
+// also when it stops for good, since the repair may need a group without members (offsets are set only then); and an
 // instance that was refused because another member is there leaves in any case, so that the other gets its partitions
-// back at once.
+// back at once. One that was fenced stays silent: the name belongs to another process now.
 func (s *service) farewell(ctx context.Context, err error) {
-	refused := fault.CodeOf(err) == fault.NotAlone
-	if !refused && (err != nil || s.cfg.InstanceID != "") {
+	code := fault.CodeOf(err)
+	if code == fault.Fenced || s.cfg.InstanceID != "" && code != fault.NotAlone {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
