@@ -191,3 +191,15 @@ func TestNothingMovedCommitsNothing(t *testing.T) {
 	require.NoError(t, stop())
 	require.LessOrEqual(t, len(commits), 3)
 }
+
+// The repair that a message asks for, such as setting offsets back, needs a group without members.
+func TestAFinalStopLeavesTheGroup(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.cl.ProduceSync(t.Context(), &kgo.Record{Key: []byte("k"), Value: []byte("short")}).FirstErr())
+	err := Run(t.Context(), countPlan(t, "leaves"), b.config())
+	require.ErrorContains(t, err, "offset 0")
+	require.Equal(t, 30, ExitCode(err))
+	groups, err := kadm.NewClient(b.cl).DescribeGroups(t.Context(), "leaves")
+	require.NoError(t, err)
+	require.Empty(t, groups["leaves"].Members)
+}
