@@ -22,7 +22,7 @@ type attempt struct {
 	asg    Assignment
 	ctx    context.Context // of everything the attempt starts
 	cancel context.CancelCauseFunc
-	drain  <-chan struct{} // closed: stop gracefully
+	stop   context.Context // its end: stop gracefully
 	began  time.Time
 
 	tasks  map[element.TaskID]*owned
@@ -62,7 +62,13 @@ type taskStats struct {
 
 // run is the attempt's life. It returns errStopped after a graceful stop.
 func (a *attempt) run() error {
-	if err := a.prepare(); err != nil {
+	// Until the first record there is nothing that a stop would have to commit.
+	abandon := context.AfterFunc(a.stop, func() { a.cancel(errStopped) })
+	err := a.prepare()
+	if !abandon() && fault.RecoveryOf(err) != fault.Stop {
+		return errStopped
+	}
+	if err != nil {
 		return err
 	}
 	if err := a.startTasks(); err != nil {

@@ -171,7 +171,7 @@ func TestKilledAndRestartedAtRandomStaysExact(t *testing.T) {
 		asg, err := r.awaitAssignment(ctx)
 		require.NoError(t, err)
 		done := make(chan error, 1)
-		go func() { done <- r.attempt(ctx, nil, 1, asg) }()
+		go func() { done <- r.attempt(context.Background(), ctx, 1, asg) }()
 		w.produce(1+rnd.IntN(100), 11)
 		time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond)
 		kill()

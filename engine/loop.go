@@ -25,7 +25,7 @@ type pending struct {
 func (a *attempt) loop() error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	drain := a.drain
+	drain := a.stop.Done()
 	for {
 		if wake, ok := a.co.NextWake(a.now()); ok {
 			timer.Reset(wake)

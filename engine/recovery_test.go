@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/serde"
@@ -344,4 +345,65 @@ func (a asked) Start(ctx context.Context, start topology.Start, tps []element.To
 		a.starts[p] = start.Kind
 	}
 	return a.Offsets.Start(ctx, start, tps)
+}
+
+// hanging wraps the offsets: the stable read gets no answer.
+type hanging struct {
+	Offsets
+	asked chan<- struct{}
+}
+
+func (h hanging) Stable(ctx context.Context, _ []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
+	close(h.asked)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Before the first record there is nothing that a stop would have to commit: it does not wait for a restore, or for a
+// broker that gives no answer.
+func TestAStopBeforeTheFirstRecordIsImmediate(t *testing.T) {
+	w := newWorld(t, 1)
+	ports, asked := w.ports(), make(chan struct{})
+	ports.Offsets = hanging{w, asked}
+	r, err := New(countPlan(t), w.config(), ports, nil) // with a shutdown timeout of 30 s
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	<-asked
+	cancel()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(5 * time.Second):
+		t.Fatal("it waits")
+	}
+}
+
+// A loss of ownership is followed by the next attempt at once, but one attempt after the other that commits nothing
+// waits as after any failure: the group's answer may be the same for long.
+func TestRejoiningAgainAndAgainBacksOff(t *testing.T) {
+	w := newWorld(t, 1)
+	w.onCommit = func(c checkpoint.Commit) (bool, error) {
+		if c.Name.ID <= 2 {
+			return true, nil
+		}
+		return false, fault.New(fault.Rejoin, fault.Failed, "not known to the group")
+	}
+	cfg := w.config()
+	cfg.InitialBackoff, cfg.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond
+	var delays []time.Duration
+	ended := make(chan struct{}, 100)
+	stop := w.start(cfg, &Listener{AttemptEnded: func(_ int, err error, _ fault.Recovery, delay time.Duration) {
+		if err != nil && len(delays) < 4 {
+			delays = append(delays, delay)
+			ended <- struct{}{}
+		}
+	}})
+	w.produceUntil(func() bool { return len(ended) == 4 })
+	require.NoError(t, stop())
+	require.Zero(t, delays[0], "the first one after a commit")
+	for _, d := range delays[1:] {
+		require.NotZero(t, d)
+	}
 }

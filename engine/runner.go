@@ -31,6 +31,8 @@ type Runner struct {
 	kept   map[element.TaskID]*keptState
 	// complete: this instance has had all partitions at least once.
 	complete bool
+	// rejoined: ownership was lost since the last commit, and the next attempt followed at once.
+	rejoined bool
 }
 
 // keptState is a task's state in memory after its attempt has ended, and the checkpoint whose commit it is sure of.
@@ -70,7 +72,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		if err == nil {
-			err = r.attempt(work, ctx.Done(), n, asg)
+			err = r.attempt(ctx, work, n, asg)
 		}
 		if errors.Is(err, errStopped) {
 			r.ended(n, nil, fault.Stop, 0)
@@ -87,10 +89,13 @@ func (r *Runner) Run(ctx context.Context) error {
 			r.ended(n, err, class, 0)
 			return nil
 		}
+		// After a loss of ownership the wait is for the assignment. Without a commit in between the loss is the same one,
+		// and the group or the broker needs time to see it.
 		var delay time.Duration
-		if class != fault.Rejoin {
+		if class != fault.Rejoin || r.rejoined {
 			delay = bo.next(time.Since(r.start))
 		}
+		r.rejoined = class == fault.Rejoin
 		r.ended(n, err, class, delay)
 		select {
 		case <-time.After(delay):
@@ -143,10 +148,11 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 	}
 }
 
-// attempt runs once from restore to failure or stop, and leaves nothing running.
-func (r *Runner) attempt(work context.Context, drain <-chan struct{}, n int, asg Assignment) error {
+// attempt runs once from restore to failure or stop, and leaves nothing running. The end of stop is the wish to stop, that
+// of work the end of the patience with it.
+func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, drain: drain, began: time.Now(), events: make(chan event, 64), released: closed}
+	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed}
 	err := a.run()
 	if work.Err() != nil && !errors.Is(err, errStopped) {
 		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)

@@ -161,6 +161,7 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 func (a *attempt) complete(id element.CheckpointID) {
 	p := a.pending
 	a.pending = nil
+	a.r.rejoined = false
 	ref := p.ref
 	a.last = &ref
 	for _, entry := range p.root.Tasks {
