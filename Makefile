@@ -3,6 +3,9 @@ GO ?= go
 BIN := bin/processor
 # Packages that run with the race detector in CI: those with goroutines of their own.
 RACE := ./engine/... ./store/... ./txn/... ./kafkasrc/... ./kafkasink/... ./processor/... ./internal/...
+# Packages whose tests run on a real Kafka as they do on the embedded broker; integration has the tests of whole services.
+KAFKA_SUITES := ./internal/kafka ./kafkasrc ./kafkasink ./txn ./processor
+KAFKA_LOGS := bin/test-kafka.log
 
 .PHONY: build test test-race test-kafka lint bench demo clean
 
@@ -15,8 +18,16 @@ test: ## needs nothing but Go
 test-race:
 	CGO_ENABLED=1 $(GO) test -race -short $(RACE)
 
+# One package after the other, each with a broker of its own: two cores have no room for more. Without Java and Maven,
+# and without KAFKA_BROKERS, the tests fail; those that only the embedded broker can run are skipped with a reason and
+# counted in the lines of testbed. The logs of the services under test go to a file only.
+test-kafka: SHELL := /bin/bash
 test-kafka: ## the same suites and the kill tests on a real Kafka: KAFKA_BROKERS, or one started from Maven artefacts with Java 17
-	REAL_KAFKA=1 $(GO) test -count=1 -timeout 30m -v -run 'Real|Conformance' ./integration/...
+	@mkdir -p bin; rm -f $(KAFKA_LOGS); set -o pipefail; rc=0; \
+	run() { REAL_KAFKA=1 $(GO) test -count=1 -p 1 -v "$$@" 2>&1 | tee -a $(KAFKA_LOGS) | grep --line-buffered -vE '^(time=|=== )'; }; \
+	run -timeout 5m $(KAFKA_SUITES) || rc=1; \
+	run -timeout 25m -run 'Real|Conformance' ./integration/... || rc=1; \
+	grep -E '^(ok|FAIL|testbed: [0-9]+ tests)|^--- FAIL' $(KAFKA_LOGS); exit $$rc
 
 lint: ## formatting, vet, staticcheck and the rules in internal/lint
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi
