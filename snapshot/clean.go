@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/millweir/millweir/element"
 )
@@ -218,7 +219,8 @@ func (c *cleaner) settleMerged() {
 }
 
 // judgeFiles condemns this instance's files that are neither needed nor newer than the newest committed checkpoint.
-// Roots come first, then markers, then data: what an interrupted Clean leaves is never a root whose runs are gone.
+// Roots come first, oldest first, then markers, then data: what an interrupted Clean leaves is never a root whose runs
+// are gone, nor a marker without its root that is newer than a root.
 func (c *cleaner) judgeFiles() *cleanPlan {
 	var roots, markers, data []FileInfo
 	for _, in := range c.inv.instances {
@@ -245,6 +247,7 @@ func (c *cleaner) judgeFiles() *cleanPlan {
 			}
 		}
 	}
+	slices.SortFunc(roots, func(a, b FileInfo) int { return compareNames(parseFilePath(a.Name).name, parseFilePath(b.Name).name) })
 	return &cleanPlan{report: c.report, doomed: append(append(roots, markers...), data...)}
 }
 

@@ -18,7 +18,8 @@
 //	    be committed, and nothing newer than the newest committed checkpoint. If one root cannot be read it deletes
 //	    nothing.
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows the
-//	    task. Everything else that does not match is refused with a reason.
+//	    task. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
+//	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.
 //
 // Layout below the checkpoint directory (docs/format describes the files):
 //
@@ -33,5 +34,5 @@
 //
 // Files: names.go names and paths, errors.go, storage.go and local.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
-// list.go, persist.go, restore.go, chain.go, merge.go, clean.go, resolve.go with refusal.go.
+// list.go, persist.go, restore.go, chain.go, verify.go, merge.go, clean.go, resolve.go with refusal.go, recover.go.
 package snapshot

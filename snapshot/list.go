@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -16,21 +17,41 @@ type RootInfo struct {
 	// Committed: a marker says so, or a committed root names it as predecessor. Otherwise it is not known whether
 	// its transaction was committed: only the group's offsets tell.
 	Committed bool
-	Root      *Root // nil when Err is set
-	Err       error // CorruptError
+	// Marked: there is a marker, readable or not.
+	Marked bool
+	Root   *Root // nil when Err is set
+	Err    error // CorruptError
 }
 
 // List gives the roots of all instances of the application, newest first within an instance, for tools and for the
-// question whether the store knows a task. Damaged roots are listed with their error.
+// question whether the store knows a task. Damaged roots are listed with their error, and so is a root that is gone
+// while its marker is there.
+//
+// A root that goes while it is listed, because a running service cleans, is not damage: then all is listed again.
 func (r *Repository) List(ctx context.Context) ([]RootInfo, error) {
+	for try := 0; ; try++ {
+		out, err := r.list(ctx)
+		vanished := slices.ContainsFunc(out, func(i RootInfo) bool { return errors.Is(i.Err, fs.ErrNotExist) })
+		if err != nil || !vanished || try == listTries-1 {
+			return out, err
+		}
+	}
+}
+
+// listTries bounds the listings of a directory in which files vanish. What is really missing stays missing.
+const listTries = 3
+
+func (r *Repository) list(ctx context.Context) ([]RootInfo, error) {
 	inv, err := r.inventory(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []RootInfo
 	for _, in := range inv.instances {
-		for _, p := range in.roots {
-			info := RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: strings.TrimPrefix(p.dir, r.app+"/")}
+		roots := slices.Concat(in.roots, in.missingRoots())
+		slices.SortFunc(roots, func(a, b filePath) int { return compareNames(b.name, a.name) })
+		for _, p := range roots {
+			info := RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: strings.TrimPrefix(p.dir, r.app+"/"), Marked: inv.marked[p.String()]}
 			root, ref, err := r.loadRoot(ctx, p.String())
 			var bad *CorruptError
 			switch {
@@ -58,7 +79,7 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 	}
 	for i := range infos {
 		p := parseFilePath(infos[i].Ref.Path)
-		if !inv.marked[p.String()] {
+		if !infos[i].Marked {
 			continue
 		}
 		ref, err := r.readMarker(ctx, p)
@@ -77,10 +98,11 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 			return err
 		}
 	}
+	checkLineage(infos, at)
 	for i := range infos {
 		for j := i; infos[j].Committed && infos[j].Root != nil && infos[j].Root.Predecessor != nil; {
 			next, ok := at[infos[j].Root.Predecessor.Path]
-			if !ok || infos[next].Committed {
+			if !ok || infos[next].Committed || infos[next].Ref.Digest != infos[j].Root.Predecessor.Digest {
 				break
 			}
 			infos[next].Committed = true
@@ -88,6 +110,20 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 		}
 	}
 	return nil
+}
+
+// checkLineage finds roots that are whole but not the ones that a later root was written after.
+func checkLineage(infos []RootInfo, at map[string]int) {
+	for i := range infos {
+		if infos[i].Root == nil || infos[i].Root.Predecessor == nil {
+			continue
+		}
+		pred := infos[i].Root.Predecessor
+		j, ok := at[pred.Path]
+		if ok && infos[j].Root != nil && infos[j].Err == nil && infos[j].Ref.Digest != pred.Digest {
+			infos[j].Err = corrupt(pred.Name.String(), pred.Path, "root", formatf("it is not the root that checkpoint %s followed", infos[i].Ref.Name))
+		}
+	}
 }
 
 // readMarker reads the marker beside a root.
@@ -116,6 +152,11 @@ func (r *Repository) Stored(ctx context.Context) (map[element.TaskID]RootRef, er
 	if err != nil {
 		return nil, err
 	}
+	return StoredIn(infos)
+}
+
+// StoredIn is Stored of a listing.
+func StoredIn(infos []RootInfo) (map[element.TaskID]RootRef, error) {
 	out := map[element.TaskID]RootRef{}
 	for _, info := range infos {
 		if info.Root == nil {
@@ -171,6 +212,24 @@ func (r *Repository) inventory(ctx context.Context) (*inventory, error) {
 		slices.SortFunc(inv.instances[i].roots, func(a, b filePath) int { return compareNames(b.name, a.name) })
 	}
 	return inv, nil
+}
+
+// missingRoots gives the roots of an instance of which only the marker is left. Clean deletes roots before markers,
+// the oldest first: a marker that is older than all roots is what an interrupted Clean left, and says nothing.
+func (in *instanceFiles) missingRoots() []filePath {
+	var out []filePath
+	for _, f := range in.all {
+		p := parseFilePath(f.Name)
+		if p.kind != markerFile {
+			continue
+		}
+		p.kind = rootFile
+		n := len(in.roots)
+		if !slices.Contains(in.roots, p) && (n == 0 || compareNames(in.roots[n-1].name, p.name) < 0) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 func compareNames(a, b element.CheckpointName) int {

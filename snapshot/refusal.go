@@ -24,6 +24,7 @@ const (
 	ReasonPartitionCount  Reason = "partition-count"       // the key to partition mapping changed under keyed state
 	ReasonInputsDisagree  Reason = "inputs-disagree"       // the inputs of one task stand at different checkpoints
 	ReasonOffsetsExpired  Reason = "offsets-expired"       // the store knows the task, the group does not
+	ReasonStaleHandle     Reason = "stale-handle"          // the store knows a newer commit of the task than the handle
 	ReasonRootUnusable    Reason = "checkpoint-damaged"    // root missing or damaged
 	ReasonTaskMissing     Reason = "task-missing"          // the root does not hold the task
 	ReasonPositionDiffers Reason = "position-differs"      // the root's position is not the handle's

@@ -19,7 +19,8 @@ type Config struct {
 	Dir string
 	// Storage overrides Dir. The Repository closes it.
 	Storage Storage
-	// Application and Instance name the sub-directory that this Repository writes to; see ValidName.
+	// Application and Instance name the sub-directory that this Repository writes to; see ValidName. Instance may be
+	// empty with ReadOnly.
 	Application, Instance string
 	// NumRetained is the number of newest committed checkpoints that Clean keeps, at least 1.
 	NumRetained int
@@ -51,7 +52,7 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	switch {
 	case !ValidName(cfg.Application):
 		return nil, fault.Stopf(fault.BadFile, "application %q is not a valid name: 1 to 128 of A-Z a-z 0-9 . _ -", cfg.Application)
-	case !ValidName(cfg.Instance):
+	case !ValidName(cfg.Instance) && (cfg.Instance != "" || !cfg.ReadOnly):
 		return nil, fault.Stopf(fault.BadFile, "instance.id %q is not a valid name: 1 to 128 of A-Z a-z 0-9 . _ -", cfg.Instance)
 	case cfg.NumRetained < 1 && !cfg.ReadOnly:
 		return nil, fault.Stopf(fault.BadFile, "state.checkpoints.num-retained is %d, at least 1 is needed", cfg.NumRetained)
@@ -77,6 +78,27 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	return r, nil
 }
 
+// Applications gives the names of the applications that have files in a checkpoint directory, sorted.
+func Applications(ctx context.Context, dir string) ([]string, error) {
+	st, err := openDir(dir, true)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	files, err := st.List(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, f := range files {
+		app, _, _ := strings.Cut(f.Name, "/")
+		if parseFilePath(f.Name).kind != foreignFile && (len(out) == 0 || out[len(out)-1] != app) {
+			out = append(out, app)
+		}
+	}
+	return out, nil
+}
+
 func openDir(dir string, readOnly bool) (Storage, error) {
 	path, isURL := strings.CutPrefix(dir, "file://")
 	switch {
@@ -94,7 +116,7 @@ func openDir(dir string, readOnly bool) (Storage, error) {
 
 func (r *Repository) open(ctx context.Context, readOnly bool) (err error) {
 	if readOnly {
-		if r.storeID, err = ReadStoreID(ctx, r.st); errors.Is(err, fs.ErrNotExist) {
+		if r.storeID, err = findStoreID(ctx, r.st); errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(*CorruptError)) {
 			return fault.Stopf(fault.CheckpointDir, "checkpoint directory %s has no %s: nothing was ever written to it", r.st.Location(), storeIDFile)
 		}
 		return err

@@ -41,6 +41,9 @@ type ResolveInput struct {
 	// Stored tells for each task that the checkpoint directory knows its newest root; see Repository.Stored. It is
 	// needed only when NeedsStored(Tasks).
 	Stored map[element.TaskID]RootRef
+	// Listing is Repository.List, to notice committed offsets that went back behind a commit that is known from its
+	// marker. Not set: that is not checked.
+	Listing []RootInfo
 	// DropStates lets state go that is in a checkpoint and in no step of the topology.
 	DropStates bool
 }
@@ -56,6 +59,8 @@ const (
 	StartEmpty
 	// Restore: the task's state is restored from Entry, then it starts at Positions.
 	Restore
+	// Recovered is Restore on the store's word alone; see Recover. Positions and Root are to be committed first.
+	Recovered
 )
 
 // String names the kind as logs print it.
@@ -67,6 +72,8 @@ func (k DecisionKind) String() string {
 		return "empty"
 	case Restore:
 		return "restore"
+	case Recovered:
+		return "recovered"
 	}
 	return fmt.Sprintf("decision(%d)", int(k))
 }
@@ -75,8 +82,8 @@ func (k DecisionKind) String() string {
 type Decision struct {
 	Kind      DecisionKind
 	Positions []element.Position // next offsets, sorted; empty for Fresh
-	Root      RootRef            // for Restore the root; for StartEmpty only Name is set
-	Entry     TaskEntry          // for Restore; zero otherwise
+	Root      RootRef            // for Restore and Recovered the root; for StartEmpty only Name is set
+	Entry     TaskEntry          // for Restore and Recovered; zero otherwise
 }
 
 // NamedRoots gives the roots that the committed handles name, each once, sorted by path. Handles that cannot be read
@@ -188,10 +195,26 @@ func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
 			TopicPartition: f.TopicPartition, TopicID: h.TopicID, PartitionCount: h.PartitionCount, Offset: h.Offset, LeaderEpoch: h.LeaderEpoch,
 		})
 	}
+	if ref := in.checkStale(t, first); ref != nil {
+		return Decision{}, ref
+	}
 	if first.Kind == HandleEmpty {
 		return Decision{Kind: StartEmpty, Positions: positions, Root: first.Root}, nil
 	}
 	return in.resolveRestore(t, first.Root, positions)
+}
+
+// checkStale refuses a handle when the store knows that a newer checkpoint of the task was committed: the group's
+// offsets went back, by a tool or because the brokers lost commits. A marker is written only after the commit.
+func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) *Refusal {
+	for _, i := range newestFirst(in.Listing) {
+		info := &in.Listing[i]
+		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && (info.Root == nil || info.Root.Task(t.Task) != nil) {
+			return refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but the store says that checkpoint %s (%s) was committed after it; "+
+				"the offsets went back, and from there outputs would repeat: put the newer offsets and their metadata back", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path)
+		}
+	}
+	return nil
 }
 
 // String lets messages name an input.
@@ -220,7 +243,7 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 	case errors.Is(err, ErrHandleNewer):
 		return no(ReasonNewerHandle, "was written by a newer version (%w): run that version", err)
 	case err != nil:
-		return no(ReasonDamagedHandle, "carries a checkpoint handle that cannot be read (%w): restore the offset and its metadata from a backup of the group, or recover from the store explicitly", err)
+		return no(ReasonDamagedHandle, "carries a checkpoint handle that cannot be read (%w): put the offset and its metadata back from a backup of the group, or recover from the store explicitly", err)
 	case h.ClusterID != in.ClusterID:
 		return no(ReasonOtherCluster, "belongs to cluster %q, this is cluster %q: the offsets were mirrored; use another application name here", h.ClusterID, in.ClusterID)
 	case h.StoreID != in.StoreID:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -53,10 +54,30 @@ func ReadStoreID(ctx context.Context, st Storage) (string, error) {
 	return id, nil
 }
 
-// ensureStoreID reads the identity or creates it. Of several that create at once one wins and all read its.
-func ensureStoreID(ctx context.Context, st Storage) (string, error) {
+// findStoreID reads the identity; fs.ErrNotExist when neither it nor any checkpoint is there. Checkpoints without it
+// are damage: under a new identity they would be given up.
+func findStoreID(ctx context.Context, st Storage) (string, error) {
 	id, err := ReadStoreID(ctx, st)
 	if !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	files, lerr := st.List(ctx, "")
+	if lerr != nil {
+		return "", lerr
+	}
+	if !slices.ContainsFunc(files, func(f FileInfo) bool { return parseFilePath(f.Name).kind != foreignFile }) {
+		return "", err
+	}
+	if id, err = ReadStoreID(ctx, st); errors.Is(err, fs.ErrNotExist) { // it may have come since, with the first files
+		err = corrupt("", storeIDFile, "store id", err)
+	}
+	return id, err
+}
+
+// ensureStoreID reads the identity or creates it. Of several that create at once one wins and all read its.
+func ensureStoreID(ctx context.Context, st Storage) (string, error) {
+	id, err := findStoreID(ctx, st)
+	if !errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*CorruptError)) {
 		return id, err
 	}
 	var raw [16]byte

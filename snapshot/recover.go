@@ -1,0 +1,337 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// Recovery says where the tasks start that Recover leads back to the store, for the log: nothing of it is silent.
+type Recovery struct {
+	Reason Reason // why the tasks were refused
+	Cause  string // the first refusal's line
+	Tasks  []RecoveredTask
+	// Passed are the checkpoints that are newer than the oldest one taken and are not taken: unconfirmed or damaged,
+	// newest first.
+	Passed []RootInfo
+	// LastID is the highest id in the store. The ids of new checkpoints must be above it.
+	LastID element.CheckpointID
+}
+
+// RecoveredTask is one task and the checkpoint that it goes back to.
+type RecoveredTask struct {
+	Task             element.TaskID
+	Root             RootRef
+	Instance         string
+	CreatedUnixMilli int64
+	Ranges           []RepeatRange // by input, as in the checkpoint
+}
+
+// RepeatRange says what of an input may be processed a second time, so that its outputs appear twice.
+type RepeatRange struct {
+	From element.Position // where the task starts
+	// Committed is how far outputs are known to be committed: what lies between From.Offset and it repeats.
+	Committed int64
+	// Reached is how far unconfirmed checkpoints came: what lies between Committed and it repeats if they were committed
+	// after all. At least Committed.
+	Reached int64
+	// Open: a newer checkpoint cannot be read, so that more than this may repeat.
+	Open bool
+}
+
+// Repeats says in words what may repeat.
+func (t RecoveredTask) Repeats() string {
+	var out []string
+	for _, r := range t.Ranges {
+		if s := r.words(); s != "" {
+			out = append(out, s)
+		}
+	}
+	if len(out) == 0 {
+		return "nothing: no later checkpoint is known"
+	}
+	return strings.Join(out, "; ")
+}
+
+func (r RepeatRange) words() string {
+	var parts []string
+	if r.Committed > r.From.Offset {
+		parts = append(parts, fmt.Sprintf("outputs of inputs %d to %d repeat", r.From.Offset, r.Committed-1))
+	}
+	if r.Reached > r.Committed {
+		parts = append(parts, fmt.Sprintf("outputs of inputs %d to %d if an unconfirmed checkpoint was committed", r.Committed, r.Reached-1))
+	}
+	if r.Open {
+		parts = append(parts, "whatever a newer checkpoint that cannot be read committed")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return r.From.TopicPartition.String() + ": " + strings.Join(parts, ", and ")
+}
+
+// recoverable are the reasons for which the store may be asked instead of the group.
+var recoverable = map[Reason]bool{
+	ReasonOffsetsExpired: true, ReasonDamagedHandle: true, ReasonRootUnusable: true, ReasonStaleHandle: true,
+}
+
+// Recoverable reports whether Recover may find a way back: all refusals have the same reason, and it is one for which
+// the store may be asked. Recover also wants that no other task has a valid handle.
+func (e *RefusedError) Recoverable() bool {
+	for _, r := range e.Refusals {
+		if !recoverable[r.Reason] || r.Reason != e.Refusals[0].Reason {
+			return false
+		}
+	}
+	return true
+}
+
+// Recover decides how refused tasks start from the store alone, on an operator's explicit wish: each from the newest
+// checkpoint that is whole and known to be committed. It is for offsets that expired or were deleted, and for handles
+// that are damaged, stale, or name a checkpoint that is; all refused tasks must share one of these reasons, and no task
+// may have a valid handle, since the tasks were committed together and would drift apart. An unconfirmed checkpoint is
+// never taken.
+//
+// refused is Resolve's error of the same input, listing that of Repository.Survey. The decisions of kind Recover must
+// be committed, position and handle, before the first record. When there is no way back the error refuses, classed like
+// Resolve's.
+func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[element.TaskID]Decision, *Recovery, error) {
+	c := &recovery{in: in, infos: listing, refused: map[element.TaskID]bool{}, out: map[element.TaskID]Decision{}}
+	c.rec = &Recovery{Reason: refused.Refusals[0].Reason, Cause: refused.Refusals[0].Message}
+	for _, r := range refused.Refusals {
+		c.refused[r.Task] = true
+	}
+	if why := c.forbidden(refused); why != "" {
+		return nil, nil, fault.Stopf(refused.Refusals[0].Reason.code(), "%w; the store is not asked: %s", refused, why)
+	}
+	var failed []Refusal
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		if !c.refused[t.Task] {
+			c.out[t.Task] = Decision{Kind: Fresh}
+			continue
+		}
+		if no := c.task(t); no != nil {
+			no.Task = t.Task
+			failed = append(failed, *no)
+		}
+	}
+	if len(failed) > 0 {
+		slices.SortStableFunc(failed, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
+		return nil, nil, fault.Stopf(failed[0].Reason.code(), "%w", &RefusedError{Refusals: failed})
+	}
+	c.finish()
+	return c.out, c.rec, nil
+}
+
+// TakeListing sets Listing and, when it is needed, Stored. A damaged root might hold any task that has no offset: it is
+// an error, or with recovering such a task counts as known to it, so that it is refused and Recover has to find it
+// elsewhere.
+func (in *ResolveInput) TakeListing(listing []RootInfo, recovering bool) (err error) {
+	in.Listing = listing
+	if !NeedsStored(in.Tasks) {
+		return nil
+	}
+	if !recovering {
+		in.Stored, err = StoredIn(listing)
+		return err
+	}
+	var whole []RootInfo
+	var damaged *RootInfo
+	for _, i := range newestFirst(listing) {
+		if listing[i].Root != nil {
+			whole = append(whole, listing[i])
+		} else if damaged == nil {
+			damaged = &listing[i]
+		}
+	}
+	if in.Stored, err = StoredIn(whole); err != nil || damaged == nil {
+		return err
+	}
+	for i := range in.Tasks {
+		if _, ok := in.Stored[in.Tasks[i].Task]; !ok {
+			in.Stored[in.Tasks[i].Task] = damaged.Ref
+		}
+	}
+	return nil
+}
+
+type recovery struct {
+	in      ResolveInput
+	infos   []RootInfo
+	refused map[element.TaskID]bool
+	out     map[element.TaskID]Decision
+	rec     *Recovery
+}
+
+// forbidden says why the store must not be asked, "" when it may.
+func (c *recovery) forbidden(refused *RefusedError) string {
+	for _, r := range refused.Refusals {
+		switch {
+		case !recoverable[r.Reason]:
+			return "it cannot cure this (" + string(r.Reason) + ")"
+		case r.Reason != c.rec.Reason:
+			return fmt.Sprintf("the tasks are refused for different reasons (%s, %s)", c.rec.Reason, r.Reason)
+		}
+	}
+	for i := range c.in.Tasks {
+		t := &c.in.Tasks[i]
+		for _, f := range t.Inputs {
+			if f.Found && !c.refused[t.Task] {
+				return fmt.Sprintf("%s has a valid handle, and what was committed together goes back together; "+
+					"delete all offsets of group %s to go back with all of them", f.TopicPartition, c.in.Application)
+			}
+		}
+	}
+	return ""
+}
+
+// task takes the newest usable checkpoint that holds the task.
+func (c *recovery) task(t *TaskFacts) *Refusal {
+	for _, i := range newestFirst(c.infos) {
+		info := &c.infos[i]
+		if !info.usable() {
+			continue
+		}
+		entry := info.Root.Task(t.Task)
+		if entry == nil {
+			continue
+		}
+		if no := c.fits(t, info, entry); no != nil {
+			return no
+		}
+		c.out[t.Task] = Decision{Kind: Recovered, Positions: slices.Clone(entry.Positions), Root: info.Ref, Entry: *entry}
+		c.rec.Tasks = append(c.rec.Tasks, RecoveredTask{
+			Task: t.Task, Root: info.Ref, Instance: info.Instance, CreatedUnixMilli: info.Root.CreatedUnixMilli, Ranges: c.ranges(t, info, entry),
+		})
+		return nil
+	}
+	return refuse(c.rec.Reason, element.TopicPartition{}, "task %s: the store has no committed checkpoint of it that is whole (%s); nothing was changed: put the files back from a backup",
+		t.Task, describe(c.infos))
+}
+
+// describe sums up the checkpoints that cannot be taken.
+func describe(infos []RootInfo) string {
+	var out []string
+	for _, i := range newestFirst(infos) {
+		switch info := &infos[i]; {
+		case info.Err != nil:
+			out = append(out, fmt.Sprintf("%s is damaged", info.Ref.Name))
+		case !info.Committed:
+			out = append(out, fmt.Sprintf("%s is unconfirmed", info.Ref.Name))
+		}
+	}
+	switch n := len(out); {
+	case n == 0:
+		return "there is none at all"
+	case n > 4:
+		out = append(out[:4], fmt.Sprintf("%d more", n-4))
+	}
+	return strings.Join(out, ", ")
+}
+
+// fits checks what else a valid handle would have vouched for.
+func (c *recovery) fits(t *TaskFacts, info *RootInfo, entry *TaskEntry) *Refusal {
+	if info.Root.ClusterID != c.in.ClusterID {
+		return refuse(ReasonOtherCluster, element.TopicPartition{}, "task %s: checkpoint %s (%s) is of cluster %q, this is %q", t.Task, info.Ref.Name, info.Ref.Path, info.Root.ClusterID, c.in.ClusterID)
+	}
+	if len(entry.Positions) != len(t.Inputs) {
+		return refuse(ReasonPositionDiffers, element.TopicPartition{}, "task %s: checkpoint %s (%s) covers %d inputs, the task has %d", t.Task, info.Ref.Name, info.Ref.Path, len(entry.Positions), len(t.Inputs))
+	}
+	for _, p := range entry.Positions {
+		j := slices.IndexFunc(t.Inputs, func(f InputFacts) bool { return f.TopicPartition == p.TopicPartition })
+		if j < 0 {
+			return refuse(ReasonPositionDiffers, p.TopicPartition, "task %s: checkpoint %s (%s) covers %s, which the task does not read", t.Task, info.Ref.Name, info.Ref.Path, p.TopicPartition)
+		}
+		f := &t.Inputs[j]
+		switch {
+		case f.TopicID != p.TopicID:
+			return refuse(ReasonTopicRecreated, p.TopicPartition, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again", t.Task, info.Ref.Name, info.Ref.Path, p.TopicID, p.Topic, f.TopicID)
+		case f.Partitions != p.PartitionCount && len(c.in.States[t.Task.Source]) > 0:
+			return refuse(ReasonPartitionCount, p.TopicPartition, "task %s: checkpoint %s (%s) was taken when topic %s had %d partitions, now it has %d: keys have moved to other partitions than their state",
+				t.Task, info.Ref.Name, info.Ref.Path, p.Topic, p.PartitionCount, f.Partitions)
+		}
+	}
+	return c.in.checkStates(t, info.Ref, entry)
+}
+
+// ranges finds what may repeat. The group's offset, where there is one, says how far outputs are committed; without one,
+// and when it went back, the newer checkpoints say how far they may be.
+func (c *recovery) ranges(t *TaskFacts, taken *RootInfo, entry *TaskEntry) []RepeatRange {
+	out := make([]RepeatRange, len(entry.Positions))
+	for i, p := range entry.Positions {
+		r := RepeatRange{From: p, Committed: p.Offset}
+		j := slices.IndexFunc(t.Inputs, func(f InputFacts) bool { return f.TopicPartition == p.TopicPartition })
+		known := t.Inputs[j].Found && c.rec.Reason != ReasonStaleHandle
+		if known {
+			r.Committed = max(r.Committed, t.Inputs[j].Offset)
+		}
+		r.Reached = r.Committed
+		for k := range c.infos {
+			if info := &c.infos[k]; !known && compareNames(info.Ref.Name, taken.Ref.Name) > 0 {
+				r.reach(info, t.Task)
+			}
+		}
+		r.Reached = max(r.Reached, r.Committed)
+		out[i] = r
+	}
+	return out
+}
+
+// reach counts in a newer checkpoint.
+func (r *RepeatRange) reach(info *RootInfo, task element.TaskID) {
+	if info.Root == nil {
+		r.Open = true
+		return
+	}
+	entry := info.Root.Task(task)
+	if entry == nil {
+		return
+	}
+	for _, p := range entry.Positions {
+		switch {
+		case p.TopicPartition != r.From.TopicPartition:
+		case info.Committed:
+			r.Committed = max(r.Committed, p.Offset)
+		default:
+			r.Reached = max(r.Reached, p.Offset)
+		}
+	}
+}
+
+// finish fills in what concerns all tasks.
+func (c *recovery) finish() {
+	slices.SortFunc(c.rec.Tasks, func(a, b RecoveredTask) int { return a.Task.Compare(b.Task) })
+	oldest := c.rec.Tasks[0].Root.Name
+	taken := map[string]bool{}
+	for _, t := range c.rec.Tasks {
+		taken[t.Root.Path] = true
+		if compareNames(t.Root.Name, oldest) < 0 {
+			oldest = t.Root.Name
+		}
+	}
+	for _, i := range newestFirst(c.infos) {
+		info := c.infos[i]
+		c.rec.LastID = max(c.rec.LastID, info.Ref.Name.ID)
+		if compareNames(info.Ref.Name, oldest) > 0 && !taken[info.Ref.Path] {
+			c.rec.Passed = append(c.rec.Passed, info)
+		}
+	}
+}
+
+// newestFirst orders the roots of all instances; names of one age are ordered by path, so that the order is the same
+// each time.
+func newestFirst(infos []RootInfo) []int {
+	out := make([]int, len(infos))
+	for i := range out {
+		out[i] = i
+	}
+	slices.SortFunc(out, func(a, b int) int {
+		return cmp.Or(compareNames(infos[b].Ref.Name, infos[a].Ref.Name), strings.Compare(infos[a].Ref.Path, infos[b].Ref.Path))
+	})
+	return out
+}
