@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
@@ -211,6 +212,9 @@ func (m *Manager) flush(j *job, c *client) Event {
 	m.stats.Flush += time.Since(start)
 	failed := c.failed.Load()
 	if f := c.first.Load(); f != nil {
+		if f.topic == m.cfg.MarkerTopic && (errors.Is(f.err, kerr.UnknownTopicOrPartition) || errors.Is(f.err, kerr.UnknownTopicID)) {
+			m.marker = false // deleted: the next Init makes it again
+		}
 		j.noteCause(c.failure())
 		return Event{Kind: EvFlushed, Failed: failed, Answer: answerOf(f.err)}
 	}

@@ -341,7 +341,7 @@ func (m *Machine) refuse(why string) []Action {
 }
 
 func failed(step Step, a Answer) Report {
-	r := Report{Failed: true, Step: step, replace: mustReplace(a)}
+	r := Report{Failed: true, Step: step, replace: mustReplace(step, a)}
 	r.Recovery, r.Code = verdict(step, a)
 	return r
 }

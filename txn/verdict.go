@@ -26,6 +26,10 @@ var (
 	finished = codesOf(kerr.ProducerFenced, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
 		kerr.UnknownProducerID, kerr.InvalidTxnState, kerr.OutOfOrderSequenceNumber)
 
+	// A topic is gone. If it is made again under its name, a client that has produced to it goes on failing: kgo never
+	// takes the new id.
+	topicGone = codesOf(kerr.UnknownTopicOrPartition, kerr.UnknownTopicID)
+
 	// The request was not carried out; the same one may be accepted a moment later.
 	retriable = codesOf(kerr.ConcurrentTransactions, kerr.NotCoordinator, kerr.CoordinatorNotAvailable,
 		kerr.CoordinatorLoadInProgress)
@@ -67,11 +71,13 @@ func verdict(step Step, a Answer) (fault.Recovery, fault.Code) {
 		return fault.Rejoin, fault.Failed
 	case step == StepProduce && slices.Contains(badRecord, c):
 		return fault.Stop, fault.BadRecord
-	case c == kerr.UnknownTopicOrPartition.Code:
+	case c == kerr.UnknownTopicOrPartition.Code, step == StepProduce && slices.Contains(topicGone, c):
 		return fault.Restart, fault.UnknownTopic
 	}
 	return fault.Restart, fault.Failed
 }
 
 // mustReplace says that a client which got this answer is finished.
-func mustReplace(a Answer) bool { return !a.Lost && slices.Contains(finished, a.Code) }
+func mustReplace(step Step, a Answer) bool {
+	return !a.Lost && (slices.Contains(finished, a.Code) || (step == StepProduce && slices.Contains(topicGone, a.Code)))
+}
