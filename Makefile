@@ -4,7 +4,7 @@ BIN := bin/processor
 # Packages that run with the race detector in CI: those with goroutines of their own.
 RACE := ./engine/... ./store/... ./txn/... ./kafkasrc/... ./kafkasink/... ./processor/... ./internal/...
 # Packages whose tests run on a real Kafka as they do on the embedded broker; integration has the tests of whole services.
-KAFKA_SUITES := ./internal/kafka ./kafkasrc ./kafkasink ./txn ./processor
+KAFKA_SUITES := ./internal/testbed ./internal/kafka ./kafkasrc ./kafkasink ./txn ./processor
 KAFKA_LOGS := bin/test-kafka.log
 
 .PHONY: build test test-race test-kafka lint bench demo clean
