@@ -33,9 +33,13 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 		return err
 	}
 	s := &service{plan: plan, cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
+	var lose context.CancelFunc
+	s.patience, lose = context.WithCancel(context.WithoutCancel(ctx))
+	defer lose()
 	defer context.AfterFunc(ctx, func() {
 		now := time.Now()
 		s.stopped.Store(&now)
+		time.AfterFunc(cfg.ShutdownTimeout, lose)
 	})()
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.open(ctx); err != nil {
@@ -62,6 +66,7 @@ type service struct {
 	manager     *txn.Manager
 	local       engine.LocalCopy          // nil without one
 	stopped     atomic.Pointer[time.Time] // when Run was told to stop
+	patience    context.Context           // ends a shutdown timeout later
 
 	closers []func() error
 }
@@ -149,7 +154,7 @@ func (s *service) openKafka(ctx context.Context) error {
 
 	s.manager, err = txn.NewManager(txn.Config{
 		Kafka: s.kafka(), Application: s.plan.Application, Instance: s.instance, Group: s.plan.Application,
-		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, Logger: s.log, Fence: s.fence,
+		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, Patience: s.patience, Logger: s.log, Fence: s.fence,
 	})
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package txn
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -55,6 +56,10 @@ type Config struct {
 	Timeout time.Duration
 	// EndTimeout bounds EndTransaction, which no other context ends; 0 = 20 s.
 	EndTimeout time.Duration
+	// Patience, when it ends, ends every wait for the broker in Seal, Commit and Abort, EndTransaction included: a process
+	// that is being stopped must not wait for a broker that gives no answer. What was open is left to the next Init. nil =
+	// it never ends.
+	Patience context.Context
 	// Slots is the number of transactional ids to rotate over, 0 = 3, at most 64.
 	Slots int
 	// MarkerTopic takes a record for each checkpoint without output; empty = <application>-checkpoints. Init creates it
@@ -129,6 +134,9 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.MarkerTopic, c.Application+"-checkpoints")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.Patience == nil {
+		c.Patience = context.Background()
 	}
 	if len(c.Compression) == 0 {
 		c.Compression = []kgo.CompressionCodec{kgo.NoCompression()}

@@ -28,7 +28,7 @@ func (m *Manager) seal(ctx context.Context, id element.CheckpointID) error {
 		ev.Produced = c.produced.Load()
 	}
 	// Records that take longer than this belong to a transaction that the broker has aborted meanwhile.
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	ctx, cancel := m.bounded(ctx, m.cfg.Timeout)
 	defer cancel()
 	return m.drive(ctx, ev, nil)
 }
@@ -45,7 +45,7 @@ func (m *Manager) Reopen(ctx context.Context) error {
 
 // Commit commits the sealed transaction with the offsets and their metadata. ownership is the ownership epoch of the
 // positions, handed to the fence function. nil means that the checkpoint is complete. ctx bounds the sending of the
-// offsets only; once EndTransaction is called, nothing but EndTimeout ends the wait. An error of class Unconfirmed
+// offsets only; once EndTransaction is called, nothing but EndTimeout and Patience end the wait. An error of class Unconfirmed
 // means that only a stable read after Init can say whether it is committed; after any other the transaction is aborted.
 func (m *Manager) Commit(ctx context.Context, c checkpoint.Commit, ownership uint64) error {
 	if !c.Permit.Allows(c.Name.ID) {
@@ -80,7 +80,7 @@ func (m *Manager) commit(ctx context.Context, c checkpoint.Commit, ownership uin
 		ev.HandleBytes = max(ev.HandleBytes, len(c.Offsets[i].Metadata))
 	}
 	// Later than this the broker has aborted the transaction itself.
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	ctx, cancel := m.bounded(ctx, m.cfg.Timeout)
 	defer cancel()
 	return m.drive(ctx, ev, &job{commit: &c, ownership: ownership})
 }

@@ -98,9 +98,19 @@ func (j *job) noteCause(err error) {
 	}
 }
 
-// detached gives a context for what must not be given up when the caller's is: it ends by its own timeout only.
+// bounded gives ctx an end after d, and at the end of the patience.
+func (m *Manager) bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	stop := context.AfterFunc(m.cfg.Patience, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// detached gives a context for what must not be given up when the caller's is.
 func (m *Manager) detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), m.cfg.EndTimeout)
+	return m.bounded(context.WithoutCancel(ctx), m.cfg.EndTimeout)
 }
 
 // setGate opens the gate for a client's transaction, or closes it (nil), and waits until no producer is inside.
