@@ -37,7 +37,7 @@ func (o options) workload() workload {
 
 func main() {
 	var o options
-	flag.IntVar(&o.records, "n", 2_000_000, "records")
+	flag.IntVar(&o.records, "n", 10_000_000, "records")
 	flag.IntVar(&o.keys, "keys", 100_000, "distinct keys")
 	flag.IntVar(&o.valueSize, "value", 100, "bytes of a value")
 	flag.IntVar(&o.partitions, "partitions", 4, "partitions of both topics")
@@ -133,6 +133,9 @@ func judge(o options, all map[string][]result) error {
 	fmt.Printf("medians: raw %.0f records/s, %.2f µs CPU, %.2f allocations per record\n", median(raw, rate), median(raw, cpu), median(raw, allocs))
 	fmt.Printf("    millweir %.0f records/s, %.2f µs CPU, %.2f allocations per record\n", median(mw, rate), median(mw, cpu), median(mw, allocs))
 	fmt.Printf("ratio %.2f of the raw loop's rate, %.2f of its CPU per record\n", ratio, median(mw, cpu)/median(raw, cpu))
+	if !(median(mw, rate) > 0 && median(raw, rate) > 0) {
+		return fmt.Errorf("%d records are too few for a rate: they became visible in one or two commits; use a larger -n", o.records)
+	}
 	if ratio < o.floor {
 		return fmt.Errorf("ratio %.2f is below the floor %.2f", ratio, o.floor)
 	}
