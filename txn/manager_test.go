@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -158,14 +159,18 @@ func TestOldTimestampsAreDelivered(t *testing.T) {
 
 func TestProducersLearnOfAFailureBeforeTheSeal(t *testing.T) {
 	e := newEnv(t)
-	fake := e.bed.Fake("the broker refuses a record")
 	m := e.manager()
-	fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: e.out, Err: kerr.MessageTooLarge})
-	e.produce(m, "a")
+	most := "1000"
+	set, err := e.bed.Admin().AlterTopicConfigs(e.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &most}}, e.out)
+	require.NoError(t, err)
+	require.NoError(t, set[0].Err)
+	e.produce(m, strings.Repeat("x", 2000))
 	require.Eventually(t, func() bool {
 		return errors.Is(m.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out}}), kerr.MessageTooLarge)
 	}, 5*time.Second, time.Millisecond)
 	require.NoError(t, m.Abort(e.ctx))
+	require.NoError(t, e.checkpoint(m, 1, "small"))
+	require.Equal(t, []string{"small"}, e.read(e.out))
 }
 
 func TestConcurrentTransactionsOnOffsetsIsRetried(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -382,6 +383,55 @@ func TestStableOffsetsWaitsForAnOpenTransactionQuickly(t *testing.T) {
 	require.Len(t, got, 2)
 	require.Equal(t, 4, *n)
 	require.Less(t, time.Since(start), 2*time.Second)
+}
+
+// A first commit of a group: until its transaction ends, neither its offset nor its absence may be read.
+func TestStableOffsetsWaitsForTheEndOfATransaction(t *testing.T) {
+	b := newBed(t, 2)
+	ctx := within(t, 20*time.Second)
+	for _, how := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
+		tx := client(t, b.cfg, kgo.TransactionalID(b.Name("x")), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		require.NoError(t, tx.BeginTransaction())
+		require.NoError(t, tx.ProduceSync(ctx, &kgo.Record{Topic: b.in}).FirstErr())
+		id, epoch, err := tx.ProducerID(ctx)
+		require.NoError(t, err)
+		req := kmsg.NewPtrTxnOffsetCommitRequest()
+		req.TransactionalID, req.Group, req.ProducerID, req.ProducerEpoch, req.Generation = b.Name("x"), b.Name("g"), id, epoch, -1
+		rt, rp, handle := kmsg.NewTxnOffsetCommitRequestTopic(), kmsg.NewTxnOffsetCommitRequestTopicPartition(), "handle"
+		rp.Partition, rp.Offset, rp.Metadata = 1, 7, &handle
+		rt.Topic, rt.TopicID, rt.Partitions = b.in, b.TopicID(b.in), append(rt.Partitions, rp)
+		req.Topics = append(req.Topics, rt)
+		resp, err := req.RequestWith(ctx, tx)
+		require.NoError(t, err)
+		require.NoError(t, kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode))
+		type answer struct {
+			got map[element.TopicPartition]Committed
+			err error
+		}
+		read := make(chan answer, 1)
+		var ended atomic.Bool
+		reader := client(t, b.cfg)
+		go func() {
+			got, err := StableOffsets(ctx, reader, b.Name("g"), []element.TopicPartition{b.tp(1)})
+			if err == nil && !ended.Load() && testbed.Real() {
+				err = errors.New("read while the transaction was open")
+			}
+			read <- answer{got, err}
+		}()
+		time.Sleep(300 * time.Millisecond)
+		ended.Store(true)
+		require.NoError(t, tx.EndTransaction(ctx, how))
+		a := <-read
+		require.NoError(t, a.err)
+		if testbed.Real() { // kfake has no such group before its first commit, and says so at once
+			require.Equal(t, how == kgo.TryCommit, a.got[b.tp(1)].Found)
+		}
+		// Read after EndTransaction it is always the outcome, although the broker may not have written it yet.
+		got, err := StableOffsets(ctx, reader, b.Name("g"), []element.TopicPartition{b.tp(1)})
+		require.NoError(t, err)
+		require.Equal(t, how == kgo.TryCommit, got[b.tp(1)].Found)
+		tx.Close()
+	}
 }
 
 func TestStableOffsetsEndsWithItsContext(t *testing.T) {
