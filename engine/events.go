@@ -19,7 +19,7 @@ const (
 	evSealed                     // the transaction is flushed, or failed
 	evRoot                       // the root metadata is durable, or failed
 	evCommitted                  // the transaction is committed, or not
-	evMerged                     // a chain of runs was merged
+	evMerged                     // a round of housekeeping is over
 	evFailed                     // a task or the source failed
 	evDrained                    // the source has stopped after the wish to stop
 )
@@ -35,7 +35,7 @@ type event struct {
 	runs    map[element.TaskID]snapshot.RunRef // evPersisted
 	persist checkpoint.PersistStats            // evPersisted
 	root    snapshot.RootRef                   // evRoot
-	merged  *mergeResult                       // evMerged
+	merged  *mergeRound                        // evMerged
 }
 
 // taskAck is what a task says when it has passed a barrier.

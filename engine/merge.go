@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -10,49 +12,66 @@ import (
 // mergeState belongs to the loop. full holds, per task, a full run that covers the beginning of the committed chain and
 // replaces it from the next root on.
 type mergeState struct {
-	doing *mergeResult // the round that runs; its goroutine fills it in
+	doing *mergeRound // the round that runs; its goroutine fills it in
 	full  map[element.TaskID]snapshot.RunRef
 }
 
-// mergeResult is what a round of housekeeping reports.
+// mergeRound is what a round of housekeeping reports.
+type mergeRound struct{ merges []*mergeResult }
+
+// mergeResult tells of one merge.
 type mergeResult struct {
 	task element.TaskID
-	run  snapshot.RunRef // File is empty when nothing was merged
+	run  snapshot.RunRef // zero when it failed
 	runs int
 	took time.Duration
 	err  error
 }
 
-// nextMerge picks the task with the longest chain above the limit.
-func (a *attempt) nextMerge() (snapshot.TaskEntry, bool) {
-	var pick snapshot.TaskEntry
+// roundTime is how long a round of housekeeping goes on to merge. A round has at least one merge; where states are
+// small it has many, so that chains stay short however many tasks there are: each of them grows by a run per
+// checkpoint.
+const roundTime = 100 * time.Millisecond
+
+// due lists the tasks whose chains are above the limit, the longest first.
+func (a *attempt) due() []snapshot.TaskEntry {
+	var due []snapshot.TaskEntry
 	for _, id := range a.order {
 		if _, has := a.merge.full[id]; has {
 			continue // its last merge waits for the next root
 		}
-		if c := a.tasks[id].committed; len(c.Runs) > a.r.cfg.MaxChain && len(c.Runs) > len(pick.Runs) {
-			pick = c
+		if c := a.tasks[id].committed; len(c.Runs) > a.r.cfg.MaxChain {
+			due = append(due, c)
 		}
 	}
-	return pick, len(pick.Runs) > 0
+	slices.SortStableFunc(due, func(a, b snapshot.TaskEntry) int { return cmp.Compare(len(b.Runs), len(a.Runs)) })
+	return due
 }
 
-// onMerged keeps the full run for the next root. A merge that failed is tried again after the next checkpoint: the
+// mergeAll merges chains one after the other until the time is over. It runs in the round's goroutine.
+func (a *attempt) mergeAll(round *mergeRound, name element.CheckpointName, due []snapshot.TaskEntry) {
+	for began := time.Now(); len(due) > 0 && time.Since(began) < roundTime && a.ctx.Err() == nil; due = due[1:] {
+		res := &mergeResult{task: due[0].Task, runs: len(due[0].Runs)}
+		start := time.Now()
+		res.run, res.err = a.r.ports.Checkpoints.Merge(a.ctx, name, due[0])
+		res.took = time.Since(start)
+		round.merges = append(round.merges, res)
+	}
+}
+
+// onMerged keeps the full runs for the next root. A merge that failed is tried again after the next checkpoint: the
 // chain it would have replaced is intact, only long.
 func (a *attempt) onMerged(e event) {
 	a.merge.doing = nil
-	res := e.merged
-	if res.err != nil || res.run.IsZero() {
-		if res.err != nil {
-			a.r.lis.merged(res)
+	for _, res := range e.merged.merges {
+		if res.err == nil {
+			if a.merge.full == nil {
+				a.merge.full = map[element.TaskID]snapshot.RunRef{}
+			}
+			a.merge.full[res.task] = res.run
 		}
-		return
+		a.r.lis.merged(res)
 	}
-	if a.merge.full == nil {
-		a.merge.full = map[element.TaskID]snapshot.RunRef{}
-	}
-	a.merge.full[res.task] = res.run
-	a.r.lis.merged(res)
 }
 
 // chainOf gives the runs that make up a task's committed state, the newest merged run in place of what it covers.
@@ -79,8 +98,12 @@ func (a *attempt) chainOf(id element.TaskID) []snapshot.RunRef {
 // forgetMerges gives up the full runs that no root names yet; the attempt is over and so is the round that ran, whose
 // report may not have been heard.
 func (a *attempt) forgetMerges() {
-	if res := a.merge.doing; res != nil && !res.run.IsZero() {
-		a.r.ports.Checkpoints.Forget(res.run)
+	if round := a.merge.doing; round != nil {
+		for _, res := range round.merges {
+			if res.err == nil {
+				a.r.ports.Checkpoints.Forget(res.run)
+			}
+		}
 	}
 	for _, run := range a.merge.full {
 		a.r.ports.Checkpoints.Forget(run)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -406,4 +407,45 @@ func TestRejoiningAgainAndAgainBacksOff(t *testing.T) {
 	for _, d := range delays[1:] {
 		require.NotZero(t, d)
 	}
+}
+
+// chains wraps the checkpoints: it notes the longest chain of each root.
+type chains struct {
+	Checkpoints
+	mu      *sync.Mutex
+	longest *[]int
+}
+
+func (c chains) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	most := 0
+	for _, t := range root.Tasks {
+		most = max(most, len(t.Runs))
+	}
+	*c.longest = append(*c.longest, most)
+	return c.Checkpoints.WriteRoot(ctx, root)
+}
+
+// However many tasks there are, merging keeps up with them: chains, and with them the roots, do not grow with their
+// number.
+func TestChainsStayShortWithManyTasks(t *testing.T) {
+	w := newWorld(t, 40)
+	var mu sync.Mutex
+	var longest []int
+	w.wrap = func(c Checkpoints) Checkpoints { return chains{c, &mu, &longest} }
+	cfg := w.config()
+	cfg.MaxChain, cfg.Interval = 3, 50*time.Millisecond
+	stop := w.start(cfg, nil)
+	deadline := time.Now().Add(30 * time.Second)
+	for done := false; !done; {
+		require.True(t, time.Now().Before(deadline))
+		w.produce(200, 40) // every task changes between any two checkpoints
+		time.Sleep(5 * time.Millisecond)
+		mu.Lock()
+		done = len(longest) >= 45
+		mu.Unlock()
+	}
+	require.NoError(t, stop())
+	require.Less(t, slices.Max(longest[25:]), 20, "chains: %v", longest)
 }

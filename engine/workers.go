@@ -210,25 +210,20 @@ func (a *attempt) markCommitted(ref snapshot.RootRef) {
 // markTimeout bounds the writing of a committed marker.
 const markTimeout = 5 * time.Second
 
-// house removes what no retained checkpoint needs and merges a chain that has grown too long. None of it is on the way
+// house removes what no retained checkpoint needs and merges chains that have grown too long. None of it is on the way
 // of the next checkpoint and none of it can fail one; only one round runs at a time.
 func (a *attempt) house(ref snapshot.RootRef) {
 	if a.merge.doing != nil {
 		return
 	}
 	store, lis := a.r.ports.Checkpoints, a.r.lis
-	entry, due := a.nextMerge()
-	res := &mergeResult{task: entry.Task}
-	a.merge.doing = res
+	due, round := a.due(), &mergeRound{}
+	a.merge.doing = round
 	a.spawn(func() {
 		if report, err := store.Clean(a.ctx, []snapshot.RootRef{ref}); a.ctx.Err() == nil {
 			lis.cleaned(report, err)
 		}
-		if due {
-			began := time.Now()
-			res.run, res.err = store.Merge(a.ctx, ref.Name, entry)
-			res.runs, res.took = len(entry.Runs), time.Since(began)
-		}
-		a.report(event{kind: evMerged, merged: res})
+		a.mergeAll(round, ref.Name, due)
+		a.report(event{kind: evMerged, merged: round})
 	})
 }
