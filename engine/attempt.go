@@ -50,6 +50,7 @@ type attempt struct {
 type owned struct {
 	*task
 	fresh     bool               // has no committed offset yet
+	recovered bool               // starts on the store's word: its committed offset is gone or of no use
 	whole     bool               // the state is all of the committed entry, not a restore that broke off
 	committed snapshot.TaskEntry // as of the last commit
 	root      *snapshot.RootRef  // the root that names it; nil while there is only checkpoint 0

@@ -29,6 +29,9 @@ type Config struct {
 	// UncommittedLimit bounds the bytes of state that all tasks change between two commits; above it a checkpoint is
 	// taken early. Default 64 MiB.
 	UncommittedLimit int64
+	// RecoverFromStore lets the start take the newest committed checkpoint of the store for tasks whose committed offsets
+	// are gone, damaged, stale, or name a checkpoint that is; see snapshot.Recover. It ends with the first commit.
+	RecoverFromStore bool
 	// MaxChain is the number of runs a task's state may consist of before they are merged into a full one. Default 16.
 	MaxChain int
 	// ShutdownTimeout bounds the graceful stop, the last checkpoint included. Default 30 s.

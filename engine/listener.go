@@ -22,6 +22,8 @@ type Listener struct {
 	Restored func(task element.TaskID, from snapshot.RootRef, stats snapshot.Stats, took time.Duration)
 	// Reused: one task's state was still in memory and has been rolled back to its last commit.
 	Reused func(task element.TaskID, at snapshot.RootRef)
+	// Recovering: tasks go back to the store, as asked; nothing is committed yet.
+	Recovering func(snapshot.Recovery)
 	// CheckpointTriggered, CheckpointCompleted: a checkpoint's life. Completed is after the commit.
 	CheckpointTriggered func(id element.CheckpointID)
 	CheckpointCompleted func(checkpoint.CheckpointStats)

@@ -104,6 +104,12 @@ type Checkpoints interface {
 	LoadRoots(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)
 	// Stored gives the newest root of every task that the directory knows.
 	Stored(ctx context.Context) (map[element.TaskID]snapshot.RootRef, error)
+	// CommittedAfter gives the roots newer than a checkpoint that are known to be committed.
+	CommittedAfter(ctx context.Context, after element.CheckpointID) ([]snapshot.RootInfo, error)
+	// List, LoadVerified and Survey are for a recovery from the store: all roots, and the last two read runs too.
+	List(ctx context.Context) ([]snapshot.RootInfo, error)
+	LoadVerified(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)
+	Survey(ctx context.Context) ([]snapshot.RootInfo, error)
 	MarkCommitted(ctx context.Context, ref snapshot.RootRef) error
 	Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error)
 	Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error)

@@ -40,15 +40,21 @@ func (a *attempt) resolve() (map[element.TaskID]snapshot.Decision, error) {
 	for _, s := range a.r.plan.States {
 		in.States[s.Source] = append(in.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})
 	}
+	a.lastID = max(a.r.lastID, snapshot.NextID(facts)-1)
+	if a.r.cfg.RecoverFromStore {
+		return a.resolveOrRecover(in)
+	}
 	if in.Roots, err = a.r.ports.Checkpoints.LoadRoots(a.ctx, snapshot.NamedRoots(facts)); err != nil {
 		return nil, fmt.Errorf("read the committed roots: %w", err)
+	}
+	if in.Listing, err = a.r.ports.Checkpoints.CommittedAfter(a.ctx, snapshot.OldestID(facts)); err != nil {
+		return nil, fmt.Errorf("look for newer checkpoints: %w", err)
 	}
 	if snapshot.NeedsStored(facts) {
 		if in.Stored, err = a.r.ports.Checkpoints.Stored(a.ctx); err != nil {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}
-	a.lastID = max(a.r.lastID, snapshot.NextID(facts)-1)
 	return snapshot.Resolve(in)
 }
 
@@ -160,7 +166,8 @@ func (a *attempt) restoreTask(ctx context.Context, t *owned, d snapshot.Decision
 		t.position = a.starts[t.id]
 	case snapshot.StartEmpty:
 		t.position = d.Positions[0]
-	case snapshot.Restore:
+	case snapshot.Restore, snapshot.Recovered:
+		t.recovered = d.Kind == snapshot.Recovered
 		t.position = d.Positions[0]
 		t.committed = d.Entry
 		root := d.Root
@@ -233,27 +240,40 @@ func (a *attempt) openChains() error {
 }
 
 // commitStart commits checkpoint 0: the start positions of partitions that have none, with a handle that says that no
-// state belongs to them. No record of such a partition is processed before its start is committed: else a crash could
-// resolve another start (latest has moved on) for records whose effects are already visible.
+// state belongs to them, and those of tasks recovered from the store, with the handle of a root written for them.
+// No record of such a partition is processed before its start is committed: else a crash could resolve another start
+// (latest has moved on) for records whose effects are already visible.
 func (a *attempt) commitStart() error {
+	recovered, err := a.writeRecovered()
+	if err != nil {
+		return err
+	}
 	c := checkpoint.Commit{Name: element.CheckpointName{Incarnation: a.r.cfg.Incarnation}}
 	for _, id := range a.order {
 		t := a.tasks[id]
-		if !t.fresh {
+		if !t.fresh && !t.recovered {
 			continue
 		}
-		text, err := a.newHandle(t.position).Encode()
+		h := a.newHandle(t.position)
+		if t.recovered {
+			h.Kind, h.Root = snapshot.HandleCheckpoint, *recovered
+		}
+		text, err := h.Encode()
 		if err != nil {
 			return fault.Stopf(fault.Failed, "handle of the start position of %s: %w", t.position.TopicPartition, err)
 		}
 		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: t.position, Metadata: text})
 	}
-	if len(c.Offsets) == 0 {
-		return nil
+	if len(c.Offsets) > 0 {
+		if err := a.r.ports.Committer.CommitInitial(a.ctx, c, a.asg.Epoch); err != nil {
+			return fmt.Errorf("commit the start positions of %d partitions: %w", len(c.Offsets), err)
+		}
 	}
-	if err := a.r.ports.Committer.CommitInitial(a.ctx, c, a.asg.Epoch); err != nil {
-		return fmt.Errorf("commit the start positions of %d partitions: %w", len(c.Offsets), err)
+	if recovered != nil {
+		a.last = recovered
+		a.markCommitted(*recovered)
 	}
+	a.r.cfg.RecoverFromStore = false // the wish is for the start, not for what happens later
 	return nil
 }
 

@@ -51,15 +51,8 @@ func (r *Repository) list(ctx context.Context) ([]RootInfo, error) {
 		roots := slices.Concat(in.roots, in.missingRoots())
 		slices.SortFunc(roots, func(a, b filePath) int { return compareNames(b.name, a.name) })
 		for _, p := range roots {
-			info := RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: strings.TrimPrefix(p.dir, r.app+"/"), Marked: inv.marked[p.String()]}
-			root, ref, err := r.loadRoot(ctx, p.String())
-			var bad *CorruptError
-			switch {
-			case err == nil:
-				info.Root, info.Ref = root, ref
-			case errors.As(err, &bad):
-				info.Err = err
-			default:
+			info, err := r.describe(ctx, inv, p)
+			if err != nil {
 				return nil, err
 			}
 			out = append(out, info)
@@ -69,6 +62,45 @@ func (r *Repository) list(ctx context.Context) ([]RootInfo, error) {
 		return nil, err
 	}
 	return out, nil
+}
+
+// CommittedAfter gives the roots that have a marker and are newer than a checkpoint, for ResolveInput.Listing. Nothing
+// but their names is read of the others, so that it costs a start next to nothing.
+func (r *Repository) CommittedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
+	inv, err := r.inventory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []RootInfo
+	for _, in := range inv.instances {
+		for _, p := range slices.Concat(in.roots, in.missingRoots()) {
+			if p.name.ID <= after || !inv.marked[p.String()] {
+				continue
+			}
+			info, err := r.describe(ctx, inv, p)
+			if err != nil {
+				return nil, err
+			}
+			info.Committed = true
+			out = append(out, info)
+		}
+	}
+	return out, nil
+}
+
+// describe reads one root for a listing.
+func (r *Repository) describe(ctx context.Context, inv *inventory, p filePath) (RootInfo, error) {
+	info := RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: strings.TrimPrefix(p.dir, r.app+"/"), Marked: inv.marked[p.String()]}
+	root, ref, err := r.loadRoot(ctx, p.String())
+	switch {
+	case err == nil:
+		info.Root, info.Ref = root, ref
+	case errors.As(err, new(*CorruptError)):
+		info.Err = err
+	default:
+		return info, err
+	}
+	return info, nil
 }
 
 // judgeCommitted fills in Committed: by marker, then backwards along predecessors.
@@ -152,11 +184,6 @@ func (r *Repository) Stored(ctx context.Context) (map[element.TaskID]RootRef, er
 	if err != nil {
 		return nil, err
 	}
-	return StoredIn(infos)
-}
-
-// StoredIn is Stored of a listing.
-func StoredIn(infos []RootInfo) (map[element.TaskID]RootRef, error) {
 	out := map[element.TaskID]RootRef{}
 	for _, info := range infos {
 		if info.Root == nil {

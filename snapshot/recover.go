@@ -128,36 +128,30 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 	return c.out, c.rec, nil
 }
 
-// TakeListing sets Listing and, when it is needed, Stored. A damaged root might hold any task that has no offset: it is
-// an error, or with recovering such a task counts as known to it, so that it is refused and Recover has to find it
-// elsewhere.
-func (in *ResolveInput) TakeListing(listing []RootInfo, recovering bool) (err error) {
-	in.Listing = listing
-	if !NeedsStored(in.Tasks) {
-		return nil
-	}
-	if !recovering {
-		in.Stored, err = StoredIn(listing)
-		return err
-	}
-	var whole []RootInfo
+// Ask sets Listing and Stored for a resolution that Recover may follow. A damaged root might hold any task that has no
+// offset: such a task counts as known to it, so that it is refused and Recover has to find it elsewhere.
+func (in *ResolveInput) Ask(listing []RootInfo) {
+	in.Listing, in.Stored = listing, map[element.TaskID]RootRef{}
 	var damaged *RootInfo
 	for _, i := range newestFirst(listing) {
-		if listing[i].Root != nil {
-			whole = append(whole, listing[i])
-		} else if damaged == nil {
-			damaged = &listing[i]
+		info := &listing[i]
+		if info.Root == nil {
+			if damaged == nil {
+				damaged = info
+			}
+			continue
 		}
-	}
-	if in.Stored, err = StoredIn(whole); err != nil || damaged == nil {
-		return err
+		for k := range info.Root.Tasks {
+			if id := info.Root.Tasks[k].Task; in.Stored[id].IsZero() {
+				in.Stored[id] = info.Ref
+			}
+		}
 	}
 	for i := range in.Tasks {
-		if _, ok := in.Stored[in.Tasks[i].Task]; !ok {
-			in.Stored[in.Tasks[i].Task] = damaged.Ref
+		if id := in.Tasks[i].Task; damaged != nil && in.Stored[id].IsZero() {
+			in.Stored[id] = damaged.Ref
 		}
 	}
-	return nil
 }
 
 type recovery struct {

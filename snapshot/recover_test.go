@@ -75,7 +75,7 @@ func (h *history) resolve(t testing.TB) (map[element.TaskID]Decision, *Recovery,
 	require.NoError(t, err)
 	listing, err := h.r.List(ctx)
 	require.NoError(t, err)
-	require.NoError(t, in.TakeListing(listing, true))
+	in.Ask(listing)
 	got, err := Resolve(in)
 	if err == nil {
 		return got, nil, nil
@@ -261,9 +261,9 @@ func TestOffsetsThatWentBackAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Resolve(in)
 	require.NoError(t, err, "without a listing it cannot be seen")
-	listing, err := h.r.List(ctx)
+	in.Listing, err = h.r.CommittedAfter(ctx, OldestID(in.Tasks))
 	require.NoError(t, err)
-	require.NoError(t, in.TakeListing(listing, false))
+	require.Len(t, in.Listing, 1)
 	_, err = Resolve(in)
 	ref := RefusalOf(err)
 	require.NotNil(t, ref)
@@ -278,7 +278,8 @@ func TestOffsetsThatWentBackAreRefused(t *testing.T) {
 	in = *h.in
 	in.Roots, err = h.r.LoadRoots(ctx, NamedRoots(in.Tasks))
 	require.NoError(t, err)
-	require.NoError(t, in.TakeListing(listing, false))
+	in.Listing, err = h.r.List(ctx)
+	require.NoError(t, err)
 	_, err = Resolve(in)
 	require.NoError(t, err)
 }

@@ -41,7 +41,7 @@ type ResolveInput struct {
 	// Stored tells for each task that the checkpoint directory knows its newest root; see Repository.Stored. It is
 	// needed only when NeedsStored(Tasks).
 	Stored map[element.TaskID]RootRef
-	// Listing is Repository.List, to notice committed offsets that went back behind a commit that is known from its
+	// Listing is Repository.CommittedAfter(OldestID(Tasks)), or List, to notice committed offsets that went back behind a commit that is known from its
 	// marker. Not set: that is not checked.
 	Listing []RootInfo
 	// DropStates lets state go that is in a checkpoint and in no step of the topology.
@@ -107,6 +107,19 @@ func NextID(tasks []TaskFacts) element.CheckpointID {
 		top = max(top, h.Root.Name.ID)
 	}
 	return top + 1
+}
+
+// OldestID is the lowest id in the committed handles, 0 when one is empty or there is none.
+func OldestID(tasks []TaskFacts) element.CheckpointID {
+	handles := handlesOf(tasks)
+	if len(handles) == 0 {
+		return 0
+	}
+	low := handles[0].Root.Name.ID
+	for _, h := range handles {
+		low = min(low, h.Root.Name.ID)
+	}
+	return low
 }
 
 // NeedsStored reports whether a task has no committed offset, so that Resolve asks whether the store knows it.

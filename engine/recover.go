@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// resolveOrRecover is resolve for a start that may take the store's word. Since a checkpoint with a damaged run is a
+// reason to go back, the runs that the committed handles lead to are verified before anything is decided.
+func (a *attempt) resolveOrRecover(in snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
+	var err error
+	if in.Roots, err = a.r.ports.Checkpoints.LoadVerified(a.ctx, snapshot.NamedRoots(in.Tasks)); err != nil {
+		return nil, fmt.Errorf("verify the committed checkpoints: %w", err)
+	}
+	listing, err := a.r.ports.Checkpoints.List(a.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the checkpoints: %w", err)
+	}
+	in.Ask(listing)
+	decisions, err := snapshot.Resolve(in)
+	refused := snapshot.RefusalOf(err)
+	if refused == nil {
+		return decisions, err
+	}
+	if listing, err = a.r.ports.Checkpoints.Survey(a.ctx); err != nil {
+		return nil, fmt.Errorf("verify the checkpoints of the store: %w", err)
+	}
+	decisions, rec, err := snapshot.Recover(in, refused, listing)
+	if err != nil {
+		return nil, err
+	}
+	a.lastID = max(a.lastID, rec.LastID) + 1 // that of the root which writeRecovered writes
+	if a.r.lis.Recovering != nil {
+		a.r.lis.Recovering(*rec)
+	}
+	return decisions, nil
+}
+
+// writeRecovered gives the recovered tasks a root of their own, nil when there are none. It says what the roots say that
+// they go back to, under an id above all that lie in the store: the checkpoints that were passed over stay older than
+// what is committed, whatever becomes known of them.
+func (a *attempt) writeRecovered() (*snapshot.RootRef, error) {
+	root := &snapshot.Root{
+		Name:      element.CheckpointName{ID: a.lastID, Incarnation: a.r.cfg.Incarnation},
+		ClusterID: a.r.cfg.ClusterID, CreatedUnixMilli: time.Now().UnixMilli(),
+	}
+	for _, id := range a.order {
+		t := a.tasks[id]
+		if !t.recovered {
+			continue
+		}
+		root.Tasks = append(root.Tasks, t.committed)
+		if root.Predecessor == nil || root.Predecessor.Name.ID < t.root.Name.ID {
+			root.Predecessor = t.root
+		}
+	}
+	if len(root.Tasks) == 0 {
+		return nil, nil
+	}
+	ref, err := a.r.ports.Checkpoints.WriteRoot(a.ctx, root)
+	if err != nil {
+		return nil, fmt.Errorf("write the root of the recovered tasks: %w", err)
+	}
+	for _, e := range root.Tasks {
+		a.tasks[e.Task].root = &ref
+	}
+	return &ref, nil
+}
