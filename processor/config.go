@@ -61,6 +61,11 @@ type Config struct {
 	// ShutdownTimeout bounds the graceful stop (shutdown.timeout). Default 30 s.
 	ShutdownTimeout time.Duration
 
+	// RecoverFromStore lets the start go back to the newest committed checkpoint of the store when the group's committed
+	// offsets are gone, damaged or stale, or name a checkpoint that is (--recover-from-store). Outputs may repeat then; the
+	// log says which. With valid offsets it does nothing.
+	RecoverFromStore bool
+
 	// Logger gets what the service has to say. Default slog.Default().
 	Logger *slog.Logger
 	// Listener is told what happens, beside the log.

@@ -59,6 +59,10 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 				user.Reused(t, at)
 			}
 		},
+		Recovering: func(r snapshot.Recovery) {
+			logRecovery(log, r)
+			call(user.Recovering, r)
+		},
 		CheckpointTriggered: user.CheckpointTriggered,
 		CheckpointCompleted: func(s checkpoint.CheckpointStats) {
 			level := slog.LevelDebug
@@ -102,6 +106,25 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 			}
 		},
 	}
+}
+
+// logRecovery says loudly where a recovery from the store starts and what may come of it.
+func logRecovery(log *slog.Logger, r snapshot.Recovery) {
+	log.Warn("RECOVERING FROM THE STORE, as asked: the group's offsets are of no use", "reason", string(r.Reason), "cause", r.Cause)
+	for _, t := range r.Tasks {
+		for _, p := range t.Ranges {
+			log.Warn("going back to a committed checkpoint", "task", t.Task.String(), "input", p.From.TopicPartition.String(), "offset", p.From.Offset,
+				"checkpoint", t.Root.Name.String(), "created", time.UnixMilli(t.CreatedUnixMilli).UTC().Format(time.RFC3339), "file", t.Root.Path, "may_repeat", t.Repeats())
+		}
+	}
+	for _, p := range r.Passed {
+		why := "unconfirmed: it is not known whether its transaction was committed"
+		if p.Err != nil {
+			why = p.Err.Error()
+		}
+		log.Warn("a newer checkpoint is not taken", "checkpoint", p.Ref.Name.String(), "file", p.Ref.Path, "because", why)
+	}
+	log.Warn("start without --recover-from-store from now on")
 }
 
 // call calls f when there is one.

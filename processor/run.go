@@ -197,7 +197,8 @@ func (s *service) run(ctx context.Context) error {
 		Application: s.plan.Application, Instance: s.instance, ClusterID: s.cluster.ID, Incarnation: s.incarnation,
 		Interval: s.cfg.Interval, CheckpointTimeout: s.cfg.CheckpointTimeout, MinPause: s.cfg.MinPause,
 		UncommittedLimit: s.cfg.UncommittedLimit, ShutdownTimeout: s.cfg.ShutdownTimeout,
-		Partitions: partitions, AssignmentPatience: 2*s.cfg.SessionTimeout + 5*time.Second,
+		RecoverFromStore: s.cfg.RecoverFromStore,
+		Partitions:       partitions, AssignmentPatience: 2*s.cfg.SessionTimeout + 5*time.Second,
 	}, ports, logging(s.log, s.cfg.Listener))
 	if err != nil {
 		return err

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+func init() { register(newCheckpoints) }
+
+func newCheckpoints() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "checkpoints",
+		Short: "Look at the checkpoint directory: list, inspect, verify",
+		Long: `Look at the checkpoints of an application. The commands read the checkpoint directory alone, with no broker, also while the
+service runs, and never write anything. docs/checkpoints.md says what is in the directory and how to go back to it.`,
+		Args: unknownCheckpointsCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newCheckpointsList(), newCheckpointsInspect(), newCheckpointsVerify())
+	return cmd
+}
+
+func unknownCheckpointsCommand(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fault.Stopf(fault.Usage, "there is no command checkpoints %s: list, inspect or verify", args[0])
+}
+
+// storeFlags say which checkpoints are meant.
+type storeFlags struct {
+	dir, application string
+	set              []string
+
+	file  string   // of the arguments
+	names []string // of the arguments
+}
+
+func (f *storeFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.dir, "dir", "", "the checkpoint directory, in place of the file's state.checkpoints.dir")
+	fs.StringVar(&f.application, "application", "", "the application, in place of the file's; needed only where a directory holds several")
+	fs.StringArrayVar(&f.set, "set", nil, "path=value of a setting of the file, as in run; may be repeated")
+}
+
+// parse sorts the arguments: names of checkpoints, and the one that is none is the service file.
+func (f *storeFlags) parse(cmd *cobra.Command, args []string) error {
+	for _, a := range args {
+		_, err := snapshot.ParseCheckpointName(a)
+		if _, nerr := strconv.ParseUint(a, 10, 64); err == nil || nerr == nil {
+			f.names = append(f.names, a)
+			continue
+		}
+		if f.file != "" {
+			return fault.Stopf(fault.Usage, "%s and %s: one service file, and names of checkpoints like 12 or 12-0123456789abcdef (see %s --help)", f.file, a, cmd.CommandPath())
+		}
+		f.file = a
+	}
+	if f.file == "" && f.dir == "" {
+		return fault.Stopf(fault.Usage, "which checkpoints? give the service's FILE.yaml, or --dir DIRECTORY (see %s --help)", cmd.CommandPath())
+	}
+	return nil
+}
+
+// open opens the directory to look only.
+func (f *storeFlags) open(cmd *cobra.Command) (*snapshot.Repository, error) {
+	if f.file != "" {
+		svc, err := load(cmd, f.file, f.set)
+		if err != nil {
+			return nil, err
+		}
+		if f.dir == "" {
+			f.dir = svc.State.Checkpoints.Dir
+		}
+		if f.application == "" {
+			f.application = svc.Application
+		}
+	}
+	if f.application == "" {
+		apps, err := snapshot.Applications(cmd.Context(), f.dir)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(apps) == 0:
+			return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s holds no checkpoints", f.dir)
+		case len(apps) > 1:
+			return nil, fault.Stopf(fault.Usage, "%s holds checkpoints of %s: choose one with --application", f.dir, strings.Join(apps, ", "))
+		}
+		f.application = apps[0]
+	}
+	return snapshot.OpenRepository(cmd.Context(), snapshot.Config{Dir: f.dir, Application: f.application, ReadOnly: true})
+}
+
+// find gives the listed checkpoint of a name; the number alone is enough where it is the only one of that number.
+func find(infos []snapshot.RootInfo, name string) (*snapshot.RootInfo, error) {
+	var found *snapshot.RootInfo
+	for i := range infos {
+		n := infos[i].Ref.Name
+		if n.String() != name && strconv.FormatUint(uint64(n.ID), 10) != name {
+			continue
+		}
+		if found != nil {
+			return nil, fault.Stopf(fault.Usage, "%s is not clear: there are %s and %s", name, found.Ref.Name, n)
+		}
+		found = &infos[i]
+	}
+	if found == nil {
+		return nil, fault.Stopf(fault.Corrupt, "checkpoint %s: there is no root of it in the directory", name)
+	}
+	return found, nil
+}
+
+// listed is a checkpoint as list prints it and scripts read it.
+type listed struct {
+	Name        string     `json:"name"`
+	Instance    string     `json:"instance"`
+	File        string     `json:"file"`
+	Status      string     `json:"status"` // committed, unconfirmed or damaged
+	Committed   bool       `json:"committed"`
+	Damage      string     `json:"damage,omitempty"`
+	Created     *time.Time `json:"created,omitempty"`
+	Tasks       int        `json:"tasks"`
+	Positions   []position `json:"positions"`
+	DeltaBytes  int64      `json:"delta_bytes"`
+	FullBytes   int64      `json:"full_bytes"`
+	Entries     int64      `json:"entries"`
+	Predecessor string     `json:"predecessor,omitempty"`
+	Group       []string   `json:"group,omitempty"` // partitions whose committed handle names it
+}
+
+type position struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
+}
+
+const (
+	statusCommitted   = "committed"
+	statusUnconfirmed = "unconfirmed"
+	statusDamaged     = "damaged"
+)
+
+func listedOf(info snapshot.RootInfo) listed {
+	out := listed{Name: info.Ref.Name.String(), Instance: info.Instance, File: info.Ref.Path, Committed: info.Committed, Status: statusUnconfirmed, Positions: []position{}}
+	switch {
+	case info.Err != nil:
+		out.Status, out.Damage = statusDamaged, info.Err.Error()
+	case info.Committed:
+		out.Status = statusCommitted
+	}
+	if r := info.Root; r != nil {
+		created, sizes := time.UnixMilli(r.CreatedUnixMilli).UTC(), r.Sizes()
+		out.Created, out.Tasks = &created, len(r.Tasks)
+		out.DeltaBytes, out.FullBytes, out.Entries = sizes.DeltaBytes, sizes.FullBytes, sizes.DeltaEntries+sizes.FullEntries
+		for i := range r.Tasks {
+			for _, p := range r.Tasks[i].Positions {
+				out.Positions = append(out.Positions, position{p.Topic, p.Partition, p.Offset})
+			}
+		}
+		if r.Predecessor != nil {
+			out.Predecessor = r.Predecessor.Name.String()
+		}
+	}
+	return out
+}
+
+func newCheckpointsList() *cobra.Command {
+	var (
+		f       storeFlags
+		brokers []string
+	)
+	cmd := &cobra.Command{
+		Use:   "list FILE.yaml | list --dir DIRECTORY",
+		Short: "List the checkpoints, newest first",
+		Long: `List the checkpoints, newest first within an instance. A checkpoint is
+
+  committed    its marker says so, or a later committed one names it as predecessor
+  unconfirmed  whole, but only the group's offsets can tell whether its transaction was committed
+  damaged      its root or its marker cannot be read, or is missing; list does not read the state: verify does
+
+With --brokers it also tells which checkpoints the committed offsets of the group name.`,
+		Example: "  processor checkpoints list orders.yaml\n  processor checkpoints list --dir /var/lib/orders/checkpoints --output json\n  processor checkpoints list orders.yaml --brokers localhost:9092",
+	}
+	f.add(cmd)
+	cmd.Flags().StringSliceVar(&brokers, "brokers", nil, "also ask this cluster which checkpoints the group's committed offsets name")
+	output := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.parse(cmd, args); err != nil {
+			return err
+		}
+		if len(f.names) > 0 {
+			return fault.Stopf(fault.Usage, "list takes no names; processor checkpoints inspect %s shows that one", f.names[0])
+		}
+		repo, err := f.open(cmd)
+		if err != nil {
+			return err
+		}
+		defer repo.Close()
+		return listCheckpoints(cmd.Context(), cmd.OutOrStdout(), repo, &f, brokers, output.json)
+	}
+	return cmd
+}
+
+func listCheckpoints(ctx context.Context, out io.Writer, repo *snapshot.Repository, f *storeFlags, brokers []string, asJSON bool) error {
+	infos, err := repo.List(ctx)
+	if err != nil {
+		return err
+	}
+	list := make([]listed, 0, len(infos))
+	for _, info := range infos {
+		list = append(list, listedOf(info))
+	}
+	var group []groupHandle
+	if len(brokers) > 0 {
+		if group, err = groupHandles(ctx, brokers, f.application, infos); err != nil {
+			return err
+		}
+		markGroup(list, group)
+	}
+	if asJSON {
+		doc := map[string]any{"directory": repo.Location(), "application": f.application, "store_id": repo.StoreID(), "checkpoints": list}
+		if len(brokers) > 0 {
+			doc["group"] = group
+		}
+		return writeJSON(out, doc)
+	}
+	if len(list) == 0 {
+		fmt.Fprintf(out, "no checkpoint of %s in %s\n", f.application, repo.Location())
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tINSTANCE\tCREATED\tSTATUS\tTASKS\tPOSITIONS\tDELTA\tFULL\tGROUP")
+	for i := range list {
+		c := &list[i]
+		created := "-"
+		if c.Created != nil {
+			created = c.Created.Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", c.Name, c.Instance, created, c.Status, c.Tasks, summary(c.Positions), bytesText(c.DeltaBytes), bytesText(c.FullBytes), short(c.Group))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range list {
+		if list[i].Damage != "" {
+			fmt.Fprintf(out, "damaged: %s\n", list[i].Damage)
+		}
+	}
+	printGroup(out, list, group)
+	return nil
+}
+
+// summary shows the first positions.
+func summary(ps []position) string {
+	var texts []string
+	for _, p := range ps {
+		texts = append(texts, fmt.Sprintf("%s/%d:%d", p.Topic, p.Partition, p.Offset))
+	}
+	return short(texts)
+}
+
+// shown is how many elements of a list fit a line.
+const shown = 4
+
+func short(texts []string) string {
+	if len(texts) == 0 {
+		return "-"
+	}
+	if n := len(texts) - shown; n > 0 {
+		return strings.Join(texts[:shown], " ") + fmt.Sprintf(" +%d", n)
+	}
+	return strings.Join(texts, " ")
+}
+
+// bytesText gives a size as the settings have it, with one digit behind the point.
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1fgb", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1fmb", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1fkb", float64(n)/(1<<10))
+	}
+	return strconv.FormatInt(n, 10)
+}

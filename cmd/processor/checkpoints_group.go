@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// groupTimeout bounds the question to the cluster, which also waits for open transactions of the group.
+const groupTimeout = 15 * time.Second
+
+// groupHandle is what the group has committed for one partition.
+type groupHandle struct {
+	Partition  string `json:"partition"`
+	Offset     int64  `json:"offset"` // -1: none
+	Checkpoint string `json:"checkpoint,omitempty"`
+	File       string `json:"file,omitempty"`
+	Problem    string `json:"problem,omitempty"` // why no checkpoint is named
+}
+
+// groupHandles reads the group's committed handles of all partitions that the checkpoints know.
+func groupHandles(ctx context.Context, brokers []string, group string, infos []snapshot.RootInfo) ([]groupHandle, error) {
+	var tps []element.TopicPartition
+	for _, info := range infos {
+		if info.Root == nil {
+			continue
+		}
+		for i := range info.Root.Tasks {
+			for _, p := range info.Root.Tasks[i].Positions {
+				if !slices.Contains(tps, p.TopicPartition) {
+					tps = append(tps, p.TopicPartition)
+				}
+			}
+		}
+	}
+	if len(tps) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(tps, element.TopicPartition.Compare)
+	cl, err := kafka.NewClient(kafka.Config{Brokers: brokers, ClientID: "millweir-checkpoints", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, fault.Stopf(fault.Usage, "--brokers: %w", err)
+	}
+	defer cl.Close()
+	bounded, cancel := context.WithTimeout(ctx, groupTimeout)
+	defer cancel()
+	if err := cl.Ping(bounded); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fault.Stopf(fault.Unreachable, "--brokers %v: no broker answers: %w", brokers, err)
+	}
+	committed, err := kafka.StableOffsets(bounded, cl, group, tps)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return nil, fault.Stopf(fault.Unreachable, "the offsets of group %s are not known after %v: %w", group, groupTimeout, err)
+		}
+		return nil, err
+	}
+	out := make([]groupHandle, 0, len(tps))
+	for _, tp := range tps {
+		out = append(out, handleOf(tp, committed[tp]))
+	}
+	return out, nil
+}
+
+func handleOf(tp element.TopicPartition, c kafka.Committed) groupHandle {
+	g := groupHandle{Partition: tp.String(), Offset: c.Offset}
+	if !c.Found {
+		g.Problem = "no committed offset"
+		return g
+	}
+	h, err := snapshot.ParseHandle(c.Metadata)
+	switch {
+	case err != nil:
+		g.Problem = err.Error()
+	case h.Kind == snapshot.HandleEmpty:
+		g.Problem = "starts without state"
+	default:
+		g.Checkpoint, g.File = h.Root.Name.String(), h.Root.Path
+	}
+	return g
+}
+
+func markGroup(list []listed, group []groupHandle) {
+	for _, g := range group {
+		for i := range list {
+			if list[i].File == g.File {
+				list[i].Group = append(list[i].Group, g.Partition)
+			}
+		}
+	}
+}
+
+// printGroup tells of the handles that lead to none of the listed checkpoints.
+func printGroup(out io.Writer, list []listed, group []groupHandle) {
+	for _, g := range group {
+		switch {
+		case g.Offset < 0 || g.Checkpoint == "":
+			fmt.Fprintf(out, "group: %s: %s\n", g.Partition, g.Problem)
+		case !slices.ContainsFunc(list, func(c listed) bool { return c.File == g.File }):
+			fmt.Fprintf(out, "group: %s at offset %d names checkpoint %s (%s), which is not in this directory\n", g.Partition, g.Offset, g.Checkpoint, g.File)
+		}
+	}
+}

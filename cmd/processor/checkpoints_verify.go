@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// verified is the verdict on one checkpoint.
+type verified struct {
+	Name     string   `json:"name"`
+	Instance string   `json:"instance"`
+	Status   string   `json:"status"`
+	Whole    bool     `json:"whole"`
+	Damage   []string `json:"damage"`
+	Runs     int      `json:"runs"`
+	Bytes    int64    `json:"bytes"`
+}
+
+func newCheckpointsVerify() *cobra.Command {
+	var (
+		f   storeFlags
+		all bool
+	)
+	cmd := &cobra.Command{
+		Use:   "verify [NAME…] FILE.yaml | verify [NAME…] --dir DIRECTORY",
+		Short: "Read checkpoints completely and check everything",
+		Long: `Read checkpoints completely: every root with its digest, its marker and its place in the lineage, every block and checksum of
+every file that it names, and that its runs follow each other without a gap. Every damaged or missing file is named.
+
+Without names all are verified. Exit code 0: all whole. 22: something is damaged or missing. 20: the directory cannot be read.`,
+		Example: "  processor checkpoints verify orders.yaml\n  processor checkpoints verify 12 13 --dir /var/lib/orders/checkpoints --output json",
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "all checkpoints, which is also the default")
+	output := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.parse(cmd, args); err != nil {
+			return err
+		}
+		if all && len(f.names) > 0 {
+			return fault.Stopf(fault.Usage, "either --all or names, not both")
+		}
+		repo, err := f.open(cmd)
+		if err != nil {
+			return err
+		}
+		defer repo.Close()
+		return verifyCheckpoints(cmd, repo, &f, output.json)
+	}
+	return cmd
+}
+
+func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFlags, asJSON bool) error {
+	want := map[string]bool{}
+	if len(f.names) > 0 {
+		infos, err := repo.List(cmd.Context())
+		if err != nil {
+			return err
+		}
+		for _, name := range f.names {
+			info, err := find(infos, name)
+			if err != nil {
+				return err
+			}
+			want[info.Ref.Path] = true
+		}
+	}
+	out, results, damaged := cmd.OutOrStdout(), []verified{}, 0
+	var first error
+	err := repo.VerifyAll(cmd.Context(), func(i snapshot.RootInfo) bool { return len(want) == 0 || want[i.Ref.Path] }, func(v snapshot.Verified) {
+		res := verified{Name: v.Ref.Name.String(), Instance: v.Instance, Status: listedOf(v.RootInfo).Status, Whole: len(v.Damage) == 0, Damage: []string{}, Runs: v.Runs, Bytes: v.Bytes}
+		for _, err := range v.Damage {
+			res.Damage = append(res.Damage, err.Error())
+		}
+		if !res.Whole {
+			res.Status = statusDamaged
+			if damaged++; first == nil {
+				first = v.Damage[0]
+			}
+		}
+		if results = append(results, res); asJSON {
+			return
+		}
+		if fmt.Fprintf(out, "%s  %s  %s, %s, %s\n", res.Name, res.Instance, res.Status, counted(res.Runs, "run"), bytesText(res.Bytes)); !res.Whole {
+			for _, d := range res.Damage {
+				fmt.Fprintf(out, "  damaged: %s\n", d)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		if err := writeJSON(out, map[string]any{"directory": repo.Location(), "application": f.application, "store_id": repo.StoreID(), "whole": damaged == 0, "checkpoints": results}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case damaged > 0:
+		return fault.Stopf(fault.Corrupt, "%d of %s damaged: %w", damaged, counted(len(results), "checkpoint"), first)
+	case !asJSON:
+		fmt.Fprintf(out, "%s whole\n", counted(len(results), "checkpoint"))
+	}
+	return nil
+}
