@@ -319,9 +319,26 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	for out.Scan() && !strings.Contains(out.Text(), "first total after") {
 	}
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	time.Sleep(2 * sameRequest)
+	_ = cmd.Process.Signal(syscall.SIGTERM) // it may be done
 	for out.Scan() {
 	}
 	_ = cmd.Wait()
 	require.Contains(t, []int{interrupted, 128 + int(syscall.SIGTERM)}, cmd.ProcessState.ExitCode(), "the second one, unless the first was done before it")
+}
+
+func TestOneRequestMayBeSeveralSignals(t *testing.T) {
+	cmd, out := process(t, "broker", "--port", "0")
+	require.True(t, out.Scan())
+	for range 3 {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may be done
+	}
+	for out.Scan() {
+	}
+	require.NoError(t, cmd.Wait(), "stopped in order")
+
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGINT
+	time.AfterFunc(50*time.Millisecond, func() { signals <- syscall.SIGTERM })
+	require.Equal(t, syscall.SIGTERM, nextRequest(signals, 20*time.Millisecond))
 }

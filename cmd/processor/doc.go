@@ -5,8 +5,8 @@
 //
 //	I1  What a user gets on an error is one line on standard error, `processor: …`, and a documented exit code
 //	    (docs/exit-codes.md); a log or report may stand before it.
-//	I2  The first SIGINT or SIGTERM cancels the context of the command, which then ends in order; the second one ends
-//	    the process at once.
+//	I2  The first SIGINT or SIGTERM cancels the context of the command, which then ends in order; the second one, if it
+//	    comes more than a quarter of a second later, ends the process at once.
 //	I3  Where a script reads the result, --output json (verify: --report json) gives one JSON document on standard output
 //	    and nothing else.
 //

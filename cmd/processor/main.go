@@ -5,7 +5,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
+
+// sameRequest is the time in which further signals belong to the first one: what stops a group of processes, like
+// timeout(1), often sends one to the process and one to the group.
+const sameRequest = 250 * time.Millisecond
 
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -14,10 +19,18 @@ func main() {
 	go func() {
 		<-signals
 		cancel()
-		second := <-signals
-		os.Exit(signalled(second))
+		os.Exit(signalled(nextRequest(signals, sameRequest)))
 	}()
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// nextRequest waits for the first signal that comes later than after. The channel stays open.
+func nextRequest(signals <-chan os.Signal, after time.Duration) os.Signal {
+	for began := time.Now(); ; {
+		if s := <-signals; time.Since(began) > after {
+			return s
+		}
+	}
 }
 
 // signalled is the exit code that shells expect of a process that a signal ended.

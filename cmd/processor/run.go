@@ -51,6 +51,8 @@ func newRun() *cobra.Command {
 		Use:   "run FILE.yaml",
 		Short: "Run a topology until SIGTERM",
 		Long: `Run a topology. It processes until SIGINT or SIGTERM, then takes a last checkpoint and ends with exit code 0.
+Where that checkpoint is not possible, because no broker answers, a warning says so, and the next start does again what was
+not committed.
 
 Settings come from the file, then from MILLWEIR_… variables, then from --set; docs/settings.md lists them.`,
 		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run orders.yaml --set checkpointing.interval=100ms",
