@@ -127,8 +127,8 @@ func TestMarkerTopicIsMadeAgain(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager(func(c *Config) { c.Slots = 1 })
 	require.NoError(t, e.checkpoint(m, 1))
-	_, err := e.bed.Admin().DeleteTopic(e.ctx, e.markers)
-	require.NoError(t, err)
+	e.bed.DeleteTopic(e.markers)
+	var err error
 	id := uint64(2)
 	require.Eventually(t, func() bool {
 		defer func() { id++ }()
@@ -150,9 +150,8 @@ func TestInputTopicDeletedBeforeTheOffsets(t *testing.T) {
 	m := e.manager()
 	e.produce(m, "a")
 	require.NoError(t, m.Seal(e.ctx, 1))
-	_, err := e.bed.Admin().DeleteTopic(e.ctx, e.in)
-	require.NoError(t, err)
-	err = m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1)
+	e.bed.DeleteTopic(e.in)
+	err := m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1)
 	require.ErrorContains(t, err, e.in+"/")
 	require.True(t, errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition), "%v", err)
 	require.NotEqual(t, fault.Unconfirmed, fault.RecoveryOf(err))
@@ -168,8 +167,7 @@ func TestOutputTopicDeletedBeforeTheCommit(t *testing.T) {
 	e.produce(m, "gone")
 	require.NoError(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: other, Value: []byte("stays")}}))
 	require.NoError(t, m.Seal(e.ctx, 1))
-	_, err := e.bed.Admin().DeleteTopic(e.ctx, e.out)
-	require.NoError(t, err)
+	e.bed.DeleteTopic(e.out)
 	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1))
 	_, h := e.committed()
 	require.Equal(t, "h1", h)
@@ -186,9 +184,9 @@ func TestOutputTopicMadeAgain(t *testing.T) {
 	for id := range uint64(3) {
 		require.NoError(t, e.checkpoint(m, checkpointID(id+1), "old"))
 	}
-	_, err := e.bed.Admin().DeleteTopic(e.ctx, e.out)
-	require.NoError(t, err)
+	e.bed.DeleteTopic(e.out)
 	e.bed.CreateTopic(e.out, 4, nil)
+	var err error
 	failed, id := 0, uint64(4)
 	for ; id < 20; id++ {
 		if err = e.checkpoint(m, checkpointID(id), "new"); err == nil {

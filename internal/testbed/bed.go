@@ -99,6 +99,25 @@ func (b *Bed) CreateTopic(name string, partitions int32, config map[string]*stri
 	b.t.Fatalf("topic %s was created and has no leaders: %v", name, err)
 }
 
+// DeleteTopic deletes a topic by its full name and returns when the metadata does not list it any more. A broker may take
+// records of clients that know it for some moments longer.
+func (b *Bed) DeleteTopic(name string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), adminBound)
+	defer cancel()
+	adm := kadm.NewClient(b.cl)
+	_, err := adm.DeleteTopic(ctx, name)
+	require.NoError(b.t, err)
+	for ctx.Err() == nil {
+		topics, err := adm.ListTopics(ctx, name)
+		if d, ok := topics[name]; err == nil && (!ok || d.Err != nil) {
+			return
+		}
+		pause(ctx)
+	}
+	b.t.Fatalf("topic %s was deleted and is still there", name)
+}
+
 func led(ps kadm.PartitionDetails) int {
 	n := 0
 	for _, p := range ps {
