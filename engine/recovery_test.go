@@ -449,3 +449,38 @@ func TestChainsStayShortWithManyTasks(t *testing.T) {
 	require.NoError(t, stop())
 	require.Less(t, slices.Max(longest[25:]), 20, "chains: %v", longest)
 }
+
+// watched wraps the checkpoints: it looks at what is kept in memory whenever a state is read.
+type watched struct {
+	Checkpoints
+	look func()
+}
+
+func (w watched) Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+	w.look()
+	return w.Checkpoints.Restore(ctx, entry, apply)
+}
+
+// A state in memory that turns out to be of no use is let go before its successor is read: large states must not be there
+// twice.
+func TestAStateOfNoUseIsLetGoBeforeItIsReadAgain(t *testing.T) {
+	w := newWorld(t, 2)
+	lost := failOnce(4, fault.New(fault.Unconfirmed, fault.Failed, "no answer"))
+	w.onCommit = func(checkpoint.Commit) (bool, error) { return true, lost() }
+	var r *Runner
+	var reads, kept atomic.Int64
+	w.wrap = func(c Checkpoints) Checkpoints {
+		return watched{c, func() { reads.Add(1); kept.Add(int64(len(r.kept))) }}
+	}
+	r, err := New(countPlan(t), w.config(), w.ports(), nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	w.produceUntil(func() bool { return reads.Load() == 2 })
+	w.caughtUp()
+	cancel()
+	require.NoError(t, <-done)
+	w.exact()
+	require.Zero(t, kept.Load())
+}

@@ -139,6 +139,9 @@ func (a *attempt) buildTasks(decisions map[element.TaskID]snapshot.Decision) err
 	a.order = slices.SortedFunc(maps.Keys(decisions), element.TaskID.Compare)
 	a.tasks = make(map[element.TaskID]*owned, len(a.order))
 	a.feed = newFeeder(nil)
+	maps.DeleteFunc(a.r.kept, func(id element.TaskID, k *keptState) bool { // before others are read in its place
+		return decisions[id].Root != k.root
+	})
 	g, ctx := errgroup.WithContext(a.ctx)
 	g.SetLimit(restoreParallel)
 	for _, id := range a.order {
