@@ -15,10 +15,13 @@ import (
 type CorruptError struct {
 	Checkpoint string // name of the checkpoint, <id>-<incarnation>
 	File       string // path relative to the checkpoint directory
-	Kind       string // "root", "run", "marker", "chain", "store id"
+	Kind       string // "root", "run", "marker", "chain", KindStoreID
 	Reason     string
 	Err        error // cause, may be nil
 }
+
+// KindStoreID is the kind of the file that identifies the checkpoint directory.
+const KindStoreID = "store id"
 
 // Error names checkpoint, file, kind and reason in one line.
 func (e *CorruptError) Error() string {

@@ -43,13 +43,13 @@ func ReadStoreID(ctx context.Context, st Storage) (string, error) {
 	if err != nil {
 		var bad errFormat
 		if errors.As(err, &bad) {
-			return "", corrupt("", storeIDFile, "store id", err)
+			return "", corrupt("", storeIDFile, KindStoreID, err)
 		}
 		return "", err
 	}
 	id, err := decodeStoreID(string(b))
 	if err != nil {
-		return "", corrupt("", storeIDFile, "store id", err)
+		return "", corrupt("", storeIDFile, KindStoreID, err)
 	}
 	return id, nil
 }
@@ -69,7 +69,7 @@ func findStoreID(ctx context.Context, st Storage) (string, error) {
 		return "", err
 	}
 	if id, err = ReadStoreID(ctx, st); errors.Is(err, fs.ErrNotExist) { // it may have come since, with the first files
-		err = corrupt("", storeIDFile, "store id", err)
+		err = corrupt("", storeIDFile, KindStoreID, err)
 	}
 	return id, err
 }

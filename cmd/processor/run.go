@@ -34,6 +34,7 @@ type runFlags struct {
 	embedded     bool
 	embeddedPort int
 	sabotage     string
+	recover      bool
 }
 
 func (f *runFlags) add(cmd *cobra.Command) {
@@ -59,7 +60,10 @@ Settings come from the file, then from MILLWEIR_… variables, then from --set; 
 		Args:    exactArgs("FILE.yaml"),
 	}
 	f.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return runFile(cmd, args[0], f) }
+	cmd.Flags().BoolVar(&f.recover, "recover-from-store", false, "when the group's offsets are gone, damaged or stale, or their checkpoint is: start from the newest committed checkpoint of the store; outputs may repeat (docs/checkpoints.md)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return wayBack(runFile(cmd, args[0], f), args[0], f.recover)
+	}
 	return cmd
 }
 
@@ -87,7 +91,7 @@ func runFile(cmd *cobra.Command, file string, f runFlags) error {
 		return err
 	}
 	cfg := svc.Processor()
-	cfg.Logger, cfg.Decorate = log, decorate
+	cfg.Logger, cfg.Decorate, cfg.RecoverFromStore = log, decorate, f.recover
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
