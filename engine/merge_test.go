@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// lateMerge wraps the checkpoints: a merge is finished when its attempt has ended.
+type lateMerge struct {
+	Checkpoints
+	merged chan<- snapshot.RunRef
+	forgot *sync.Map // by file
+}
+
+func (m lateMerge) Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error) {
+	run, err := m.Checkpoints.Merge(ctx, name, entry)
+	if err == nil {
+		select {
+		case m.merged <- run:
+			<-ctx.Done()
+		default: // only the first one
+		}
+	}
+	return run, err
+}
+
+func (m lateMerge) Forget(run snapshot.RunRef) {
+	m.forgot.Store(run.File, true)
+	m.Checkpoints.Forget(run)
+}
+
+// Nobody hears of a merge that ends after its attempt. Its run must be given up all the same, or it would stay on disk.
+func TestAMergeThatOutlivesItsAttemptIsForgotten(t *testing.T) {
+	w := newWorld(t, 1)
+	merged := make(chan snapshot.RunRef, 1)
+	var forgot sync.Map
+	w.wrap = func(c Checkpoints) Checkpoints { return lateMerge{c, merged, &forgot} }
+	cfg := w.config()
+	cfg.MaxChain = 2
+	stop := w.start(cfg, nil)
+	w.produceUntil(func() bool { return len(merged) > 0 })
+	w.assign(1) // a new epoch: the attempt ends
+	run := <-merged
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	_, ok := forgot.Load(run.File)
+	require.True(t, ok, "%s is given up", run.File)
+}
+
+// chains wraps the checkpoints: it notes the longest chain of each root.
+type chains struct {
+	Checkpoints
+	mu      *sync.Mutex
+	longest *[]int
+}
+
+func (c chains) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	most := 0
+	for _, t := range root.Tasks {
+		most = max(most, len(t.Runs))
+	}
+	*c.longest = append(*c.longest, most)
+	return c.Checkpoints.WriteRoot(ctx, root)
+}
+
+// However many tasks there are, merging keeps up with them: chains, and with them the roots, do not grow with their
+// number.
+func TestChainsStayShortWithManyTasks(t *testing.T) {
+	w := newWorld(t, 40)
+	var mu sync.Mutex
+	var longest []int
+	w.wrap = func(c Checkpoints) Checkpoints { return chains{c, &mu, &longest} }
+	cfg := w.config()
+	cfg.MaxChain, cfg.Interval = 3, 50*time.Millisecond
+	stop := w.start(cfg, nil)
+	deadline := time.Now().Add(30 * time.Second)
+	for done := false; !done; {
+		require.True(t, time.Now().Before(deadline))
+		w.produce(200, 40) // every task changes between any two checkpoints
+		time.Sleep(5 * time.Millisecond)
+		mu.Lock()
+		done = len(longest) >= 45
+		mu.Unlock()
+	}
+	require.NoError(t, stop())
+	require.Less(t, slices.Max(longest[25:]), 20, "chains: %v", longest)
+}
