@@ -69,7 +69,7 @@ func (n *Node) want(k kind, example string) bool {
 func (n *Node) noValue() {
 	switch n.tree.raw {
 	case "", "~":
-		n.Errorf("a value is required, found nothing; to get a default leave the key out, where it has one")
+		n.Errorf("a value is required, found nothing; leave the key out to get its default")
 	default:
 		n.Errorf(`a value is required, found %s; write "%s" in quotes if the text is meant`, n.tree.raw, n.tree.raw)
 	}
