@@ -1,0 +1,50 @@
+package sim
+
+// Bug is a mistake that a run plants into the models or into the driver, never into the code under test. The checkers
+// are believed because each of these is found.
+type Bug int
+
+// The bugs. The numbers of the list of the test plan stand behind them.
+const (
+	NoBug             Bug = iota
+	CommitBeforeFsync     // 1: files count as durable when they are written
+	NoDirSync             // 2: the directory is not synced after the rename
+	LeakPastBarrier       // 3: what a task changes behind the barrier is in the snapshot
+	CommitOutOfOrder      // 4: n+1 is committed before n
+	UnstableFetch         // 5: the offsets are read without waiting for open transactions
+	IDReused              // 6: two instances use one transactional id, and initialising it does not fence
+	NoGeneration          // 7: member and generation are not sent with the offsets
+	AbortAfterUnknown     // 8: a commit without an answer is aborted and taken for not done
+	NoRewind              // 9: after an abort the source goes on where it was
+	NoMarker              // 10: a transaction of offsets alone gets no marker record, so it is never ended
+	ChainHole             // 12: a delta run is missing in the chain and nobody minds
+	CleanNeeded           // 13: the cleaner goes by age
+	LateProduce           // 17: a record without an answer is sent again in the next transaction
+	EpochUnchecked        // the fence is given without a look at the ownership epoch
+	NumBugs
+)
+
+var bugNames = [...]string{
+	NoBug: "none", CommitBeforeFsync: "commit-before-fsync", NoDirSync: "no-directory-fsync", LeakPastBarrier: "leak-past-barrier",
+	CommitOutOfOrder: "commit-out-of-order", UnstableFetch: "unstable-offset-fetch", IDReused: "transactional-id-reused",
+	NoGeneration: "no-generation", AbortAfterUnknown: "abort-after-unknown-commit", NoRewind: "no-rewind", NoMarker: "no-marker",
+	ChainHole: "chain-hole", CleanNeeded: "clean-needed-file", LateProduce: "late-produce", EpochUnchecked: "ownership-epoch-unchecked",
+}
+
+// String names the bug as SIM_BUG takes it.
+func (b Bug) String() string {
+	if b < 0 || b >= NumBugs {
+		return "unknown"
+	}
+	return bugNames[b]
+}
+
+// ParseBug is the inverse of String.
+func ParseBug(name string) (Bug, bool) {
+	for i, n := range bugNames {
+		if n == name {
+			return Bug(i), true
+		}
+	}
+	return NoBug, false
+}

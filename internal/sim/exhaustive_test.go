@@ -1,0 +1,70 @@
+package sim
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The small model: one instance, two partitions, records for two checkpoints, no chance. Everything between the first
+// trigger and the completion of the second checkpoint is a point to die at.
+
+func smallModel(crashes ...scriptedCrash) (Result, *script) {
+	s := &script{records: 4, first: 2, crashes: crashes}
+	return Run(Config{Seed: 7, Instances: 1, Partitions: 2, script: s}), s
+}
+
+// window gives the steps of the first trigger and of the second completion, in the run without a crash.
+func window(t *testing.T) (from, to int) {
+	res, s := smallModel()
+	require.NoError(t, res.Err)
+	require.NotZero(t, s.from)
+	require.Equal(t, 2, res.Counts.Checkpoints)
+	return s.from, s.to
+}
+
+// TestEveryCrashPoint kills the process before every step of the run, with each share of unsynced data surviving.
+func TestEveryCrashPoint(t *testing.T) {
+	from, to := window(t)
+	runs, last := 0, 0
+	for step := 1; last == step-1; step++ {
+		for _, keep := range keeps {
+			res, s := smallModel(scriptedCrash{step, keep})
+			require.NoError(t, res.Err, "crash before step %d, keep %v", step, keep)
+			if s.next == 1 { // the run was not over by then
+				last = step
+				runs++
+			}
+		}
+	}
+	require.GreaterOrEqual(t, last, to-1)
+	t.Logf("two checkpoints in steps %d to %d, %d runs", from, to, runs)
+}
+
+// TestEveryPairOfCrashPoints kills it before every step of the two checkpoints, and again before every step from there
+// to the end of the run, recovery included.
+func TestEveryPairOfCrashPoints(t *testing.T) {
+	from, to := window(t)
+	stride := 1
+	if testing.Short() || raceEnabled {
+		stride = 7
+	}
+	runs := 0
+	for first := from; first <= to; first += stride {
+		for _, keep := range []float64{0, 1} {
+			reached := true
+			for second := first + 1; reached; second++ {
+				for _, again := range []float64{0, 1} {
+					res, s := smallModel(scriptedCrash{first, keep}, scriptedCrash{second, again})
+					if res.Err != nil {
+						require.NoError(t, res.Err, "crashes before steps %d (keep %v) and %d (keep %v)", first, keep, second, again)
+					}
+					reached = s.next == 2
+					runs++
+				}
+			}
+		}
+	}
+	require.Greater(t, runs, 1000)
+	t.Logf("%d runs", runs)
+}

@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+// faultPlan holds what is to go wrong: at times that were drawn, and at the next step of a kind.
+type faultPlan struct {
+	left    int // faults that have not happened yet
+	net     []netFault
+	crash   *crashPoint
+	slow    int // transactions whose markers take long
+	horizon time.Duration
+}
+
+// netFault waits for the next requests of a kind.
+type netFault struct {
+	kind  netKind
+	match kind // kRequest = any that can be repeated
+	code  int16
+	count int
+}
+
+// crashPoint waits for a step of a kind; the process that does it, or for which the broker does it, dies before or
+// after.
+type crashPoint struct {
+	match  kind
+	before bool
+	power  bool
+	keep   float64
+}
+
+// planFaults draws at least five faults.
+func (w *world) planFaults() {
+	f := &w.faults
+	if w.cfg.script != nil {
+		return
+	}
+	f.horizon = 50*time.Millisecond + w.lag(60*time.Millisecond)
+	f.left = 5 + w.rng.IntN(5)
+	w.healAt = f.horizon
+	for range f.left {
+		w.outside(nil, w.lag(f.horizon), kFault, func() {
+			f.left--
+			w.counts.Faults++
+			w.strike()
+		})
+	}
+}
+
+// keeps are the shares of unsynced data that a loss of power leaves.
+var keeps = [...]float64{0, 0.5, 1}
+
+// crashKinds are the steps at which it is worth dying.
+var crashKinds = [...]kind{kFsync, kLink, kSyncDir, kWrite, kApplyEnd, kApplyEnd, kApplyOffsets, kApplyInit, kApplyProduce, kLoop, kTask,
+	kRestore, kDelete, kWorker, kReply, kApplyFetchOffsets, kSend}
+
+// strike makes one fault.
+func (w *world) strike() {
+	f := &w.faults
+	p := w.victim()
+	keep := keeps[w.rng.IntN(3)]
+	switch n := w.rng.IntN(20); {
+	case n < 2 && p != nil:
+		p.die(w.chance(60), keep)
+	case n < 6 && f.crash == nil:
+		f.crash = &crashPoint{match: crashKinds[w.rng.IntN(len(crashKinds))], before: w.chance(50), power: w.chance(60), keep: keep}
+		w.tracef(nil, "FAULT: crash at the next %s (before: %v)", f.crash.match, f.crash.before)
+	case n < 8 && p != nil:
+		w.pause(p)
+	case n < 13:
+		w.strikeNetwork()
+	case n < 15:
+		w.strikeDisk()
+	case n < 17:
+		f.slow += 1 + w.rng.IntN(3)
+		w.tracef(nil, "FAULT: markers take long")
+	case n < 18 && p != nil && !p.draining:
+		p.draining = true
+		w.tracef(p, "FAULT: asked to stop")
+		if a := p.attempt; a != nil {
+			a.wakeLoop()
+		} else {
+			p.next(0)
+		}
+	case w.broker.group.move():
+		w.tracef(nil, "FAULT: the partitions move to another member")
+		if w.chance(60) { // at a bad moment: in the middle of a commit
+			w.arm(netFault{kind: netCode, match: kApplyOffsets, code: kerr.NotCoordinator.Code, count: 2 + w.rng.IntN(5)})
+		}
+	default:
+		w.strikeNetwork()
+	}
+}
+
+// victim draws a process, rather one that works.
+func (w *world) victim() *process {
+	if len(w.procs) == 0 {
+		return nil
+	}
+	p := w.procs[w.rng.IntN(len(w.procs))]
+	for _, o := range w.procs {
+		if o.attempt != nil && w.chance(60) {
+			p = o
+		}
+	}
+	return p
+}
+
+// pause stops a process as SIGSTOP does, from a hiccup up to beyond session and transaction. Sometimes another process
+// takes its place meanwhile, so that it is a zombie when it wakes.
+func (w *world) pause(p *process) {
+	d := []time.Duration{5, 20, 70, 110, 250}[w.rng.IntN(5)] * time.Millisecond
+	p.pausedUntil = w.now + d
+	w.tracef(p, "FAULT: stands still for %v", d)
+	if w.chance(40) {
+		w.outside(nil, w.lag(10*time.Millisecond), kSupervise, func() {
+			if !p.dead && p.pausedUntil > w.now {
+				w.supervise(p.name)
+			}
+		})
+	}
+}
+
+// strikeNetwork lets one request, or a few, go wrong.
+func (w *world) strikeNetwork() {
+	targets := [...]kind{kApplyEnd, kApplyEnd, kApplyEnd, kApplyOffsets, kApplyOffsets, kApplyProduce, kApplyProduce, kApplyInit, kApplyFetchOffsets, kApplyFetch}
+	f := netFault{kind: netKind(1 + w.rng.IntN(int(netCode))), match: targets[w.rng.IntN(len(targets))], count: 1}
+	switch {
+	case f.kind == netLoseRequest, f.kind == netLoseReply, f.kind == netLate:
+		if f.match == kApplyProduce {
+			f.count = 1 + w.rng.IntN(maxTries+1) // few are repeated, many fail the record
+		}
+	case f.kind == netCode:
+		f.count = 1 + w.rng.IntN(6)
+		f.code = kerr.NotCoordinator.Code
+		if f.match != kApplyFetchOffsets && w.chance(50) {
+			f.code = kerr.ConcurrentTransactions.Code
+		}
+		if f.match == kApplyFetch {
+			f.match = kApplyOffsets
+		}
+	}
+	w.arm(f)
+}
+
+func (w *world) arm(f netFault) {
+	w.tracef(nil, "FAULT: %s, the next %d of %s", f.kind, f.count, f.match)
+	w.faults.net = append(w.faults.net, f)
+}
+
+// strikeDisk lets writes fail or take long.
+func (w *world) strikeDisk() {
+	d := w.disk
+	switch w.rng.IntN(3) {
+	case 0:
+		d.full += 1 + w.rng.IntN(2)
+	case 1:
+		d.broken += 1 + w.rng.IntN(2)
+	case 2:
+		d.slow++
+	}
+	w.tracef(nil, "FAULT: disk: full %d, broken %d, slow %d", d.full, d.broken, d.slow)
+}
+
+// take gives the fault that a request meets.
+func (f *faultPlan) take(k kind) netFault {
+	for i := range f.net {
+		if n := &f.net[i]; n.match == k && n.count > 0 {
+			n.count--
+			return *n
+		}
+	}
+	return netFault{}
+}
+
+// markerLag is how long the markers of a transaction may take.
+func (f *faultPlan) markerLag() time.Duration {
+	if f.slow > 0 {
+		f.slow--
+		return 60 * time.Millisecond
+	}
+	return 1500 * time.Microsecond
+}
+
+func (f *faultPlan) disarm() { f.net, f.crash, f.slow = nil, nil, 0 }
+
+// crashHere lets the process of a step die before or after it, and reports that the step does not happen.
+func (w *world) crashHere(it *work, before bool) bool {
+	if w.cfg.script != nil {
+		return w.scriptedCrash(it, before)
+	}
+	c := w.faults.crash
+	if c == nil || c.match != it.kind || c.before != before || it.p == nil || it.p.dead {
+		return false
+	}
+	w.faults.crash = nil
+	it.p.die(c.power, c.keep)
+	return it.bound && before
+}

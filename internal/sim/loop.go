@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// pending mirrors engine.pending: the data of the checkpoint in flight.
+type pending struct {
+	name    element.CheckpointName
+	acks    map[element.TaskID]taskAck
+	runs    map[element.TaskID]snapshot.RunRef
+	root    *snapshot.Root
+	ref     snapshot.RootRef
+	offsets []checkpoint.OffsetCommit
+	stopped bool // Cancel came
+}
+
+type taskAck struct {
+	position element.Position
+	frozen   *frozen
+	moved    bool
+}
+
+type eventKind uint8
+
+const (
+	evMoved eventKind = iota
+	evBarrier
+	evPersisted
+	evSealed
+	evRoot
+	evCommitted
+	evMerged
+	evDrained
+	evFailed
+)
+
+// event is what a task or a worker reports to the loop.
+type event struct {
+	kind eventKind
+	id   element.CheckpointID
+	task element.TaskID
+	ack  taskAck
+	runs map[element.TaskID]snapshot.RunRef
+	root snapshot.RootRef
+	err  error
+	full snapshot.RunRef
+}
+
+// report hands an event to the loop; when the attempt is over nobody listens.
+func (a *attempt) report(e event) {
+	if a.over {
+		return
+	}
+	a.events = append(a.events, e)
+	a.wakeLoop()
+}
+
+// wakeLoop queues a turn of the loop when it has something to do.
+func (a *attempt) wakeLoop() {
+	if a.over || !a.ready || a.looping || (len(a.events) == 0 && !a.p.changed && (!a.p.draining || a.stopIn)) {
+		return
+	}
+	a.looping = true
+	a.p.w.do(a.p, a.p.w.lag(2e5), kLoop, func() {
+		a.looping = false
+		if !a.over {
+			a.turn()
+		}
+	})
+}
+
+// turn is one round of the loop's select. Which of several ready cases it takes is not said in the engine either.
+func (a *attempt) turn() {
+	var actions []checkpoint.Action
+	var err error
+	switch {
+	case a.p.changed && (len(a.events) == 0 || a.p.w.chance(50)):
+		a.p.changed = false
+		err = a.ownershipLost()
+	case a.p.draining && !a.stopIn:
+		a.stopIn = true
+		a.report(event{kind: evDrained})
+	case len(a.events) > 0:
+		e := a.events[0]
+		a.events = a.events[1:]
+		actions, err = a.handle(e)
+	}
+	if err == nil {
+		err = a.execute(actions)
+	}
+	if err != nil {
+		a.end(err)
+		return
+	}
+	a.arm()
+	a.wakeLoop()
+}
+
+// arm sets the timer by the coordinator's wish.
+func (a *attempt) arm() {
+	wake, ok := a.co.NextWake(a.p.w.now)
+	a.ticks++
+	if !ok {
+		return
+	}
+	this := a.ticks
+	a.p.w.do(a.p, wake, kTick, func() {
+		if a.over || this != a.ticks {
+			return
+		}
+		if err := a.execute(a.co.Tick(a.p.w.now)); err != nil {
+			a.end(err)
+			return
+		}
+		a.arm()
+	})
+}
+
+// handle turns an event into the coordinator's input.
+func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
+	now, co := a.p.w.now, a.co
+	switch e.kind {
+	case evMoved:
+		return co.Moved(now, e.task), nil
+	case evBarrier:
+		return a.onBarrierPassed(e), nil
+	case evPersisted:
+		if e.err != nil {
+			var actions []checkpoint.Action
+			for _, t := range a.tasks {
+				actions = append(actions, co.Declined(now, e.id, t.id, e.err)...)
+			}
+			return actions, nil
+		}
+		if a.pending != nil && a.pending.name.ID == e.id {
+			a.pending.runs = e.runs
+		}
+		return co.Persisted(now, e.id, checkpoint.PersistStats{}), nil
+	case evSealed:
+		if e.err != nil {
+			return co.FlushFailed(now, e.id, e.err), nil
+		}
+		return co.Flushed(now, e.id), nil
+	case evRoot:
+		if e.err != nil {
+			return co.RootFailed(now, e.id, e.err), nil
+		}
+		if a.pending != nil && a.pending.name.ID == e.id {
+			a.pending.ref = e.root
+		}
+		return co.RootWritten(now, e.id), nil
+	case evCommitted:
+		if e.err != nil {
+			return co.CommitFailed(now, e.id, e.err, fault.RecoveryOf(e.err)), nil
+		}
+		return co.Committed(now, e.id), nil
+	case evMerged:
+		a.onMerged(e)
+		return nil, nil
+	case evDrained:
+		return co.RequestCheckpoint(now, checkpoint.Final), nil
+	}
+	return nil, e.err
+}
+
+func (a *attempt) onBarrierPassed(e event) []checkpoint.Action {
+	p := a.pending
+	if p == nil || p.name.ID != e.id {
+		return nil
+	}
+	p.acks[e.task] = e.ack
+	return a.co.BarrierPassed(a.p.w.now, e.id, e.task, checkpoint.TaskAck{Positions: []element.Position{e.ack.position}, Moved: e.ack.moved})
+}
+
+// execute does what the coordinator asks for.
+func (a *attempt) execute(actions []checkpoint.Action) error {
+	for _, act := range actions {
+		if a.p.w.cfg.Trace {
+			a.p.w.tracef(a.p, "  coordinator: %v", act)
+		}
+		switch act := act.(type) {
+		case checkpoint.Trigger:
+			a.trigger(act)
+		case checkpoint.Persist:
+			a.persist(act.ID)
+		case checkpoint.Flush:
+			a.seal(act.ID)
+		case checkpoint.WriteRoot:
+			a.writeRoot(act.ID)
+		case checkpoint.CommitAction:
+			if err := a.commit(act); err != nil {
+				return err
+			}
+		case checkpoint.Complete:
+			a.complete(act.ID)
+		case checkpoint.Cancel:
+			if a.pending != nil {
+				a.pending.stopped = true
+				a.p.cancelled()
+			}
+		case checkpoint.FailAttempt:
+			return act.Err
+		case checkpoint.Drained:
+			return errStopped
+		}
+	}
+	return nil
+}
+
+func (a *attempt) trigger(act checkpoint.Trigger) {
+	a.lastID = max(a.lastID, act.ID)
+	if s := a.p.w.cfg.script; s != nil && s.from == 0 {
+		s.from = a.p.w.steps
+	}
+	a.pending = &pending{name: element.CheckpointName{ID: act.ID, Incarnation: a.p.inc}, acks: map[element.TaskID]taskAck{}}
+	for _, id := range act.Tasks {
+		a.task(id).barrier(act.ID)
+	}
+}
+
+func (a *attempt) task(id element.TaskID) *task {
+	return a.tasks[slices.IndexFunc(a.tasks, func(t *task) bool { return t.id == id })]
+}

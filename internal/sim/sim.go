@@ -1,0 +1,100 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Limits of a run, and the times of the protocol in it. They keep the proportions of the product's defaults: a session
+// ends before a transaction times out, a checkpoint times out before both, a request well before that.
+const (
+	maxSteps = 60_000
+	maxTime  = 20 * time.Second
+
+	interval          = 4 * time.Millisecond
+	checkpointTimeout = 40 * time.Millisecond
+	transactionLimit  = 160 * time.Millisecond
+	sessionTimeout    = 50 * time.Millisecond
+	heartbeatEvery    = 10 * time.Millisecond
+	requestTimeout    = 5 * time.Millisecond
+	maxChain          = 3
+	slots             = 3
+)
+
+// Config says what a run is. The zero value of everything but the seed is a random run.
+type Config struct {
+	Seed  uint64
+	Bug   Bug
+	Trace bool
+	// Instances is the number of instances, 0 = drawn from the seed (1 to 3); Partitions likewise.
+	Instances, Partitions int
+	// script makes the run an exhaustive one: no random lag, no random fault.
+	script *script
+}
+
+// Counts is what happened in a run.
+type Counts struct {
+	Faults, Crashes, Checkpoints, Attempts, Merged, Deleted, Takeovers, Records int
+	// FalseAlarms are processes that gave up because of a state of affairs that was over when they looked.
+	FalseAlarms int
+	HealedAt    time.Duration
+}
+
+// Result is the outcome of a run.
+type Result struct {
+	Seed   uint64
+	Hash   uint64
+	Steps  int
+	Counts Counts
+	// Err is a *Violation, nil when every invariant held and everything was processed in the end.
+	Err   error
+	Trace []string // with Config.Trace
+}
+
+// Violation says which invariant does not hold, and where in the run that came out.
+type Violation struct {
+	Invariant string
+	Step      int
+	At        time.Duration
+	What      string
+}
+
+// Error gives one line.
+func (v *Violation) Error() string {
+	return fmt.Sprintf("%s violated at step %d (%v): %s", v.Invariant, v.Step, v.At, v.What)
+}
+
+// Run executes the schedule of a seed. Equal configurations give equal results.
+func Run(cfg Config) (res Result) {
+	w := newWorld(cfg)
+	defer func() {
+		// An assertion of the code under test is a finding like any other; the trace must not be lost with it.
+		if r := recover(); r != nil {
+			w.violation("panic", "%v", r)
+		}
+		res = Result{Seed: cfg.Seed, Hash: w.hash, Steps: w.steps, Counts: w.counts, Err: w.err, Trace: w.trace}
+	}()
+	w.run()
+	return
+}
+
+func newWorld(cfg Config) *world {
+	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x6d696c6c77656972)), hash: cfg.Seed}
+	if w.cfg.Instances == 0 {
+		w.cfg.Instances = 1 + w.rng.IntN(3)
+	}
+	if w.cfg.Partitions == 0 {
+		w.cfg.Partitions = 1 + w.rng.IntN(3)
+	}
+	w.heap = make([]work, 0, 128)
+	w.disk = newDisk(w)
+	w.broker = newBroker(w)
+	w.check = newChecker(w)
+	for i := range w.cfg.Instances {
+		w.start(instanceName(i), w.lag(5*time.Millisecond))
+	}
+	w.broker.start()
+	w.planFaults()
+	return w
+}

@@ -1,0 +1,143 @@
+package sim
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// schedules is how many random schedules a normal run takes; SIM_N asks for another number.
+const schedules = 20_000
+
+func envUint(t testing.TB, name string, def uint64) uint64 {
+	text := os.Getenv(name)
+	if text == "" {
+		return def
+	}
+	n, err := strconv.ParseUint(text, 0, 64)
+	require.NoError(t, err, name)
+	return n
+}
+
+// replay is the one command that shows a run again.
+func replay(cfg Config) string {
+	bug := ""
+	if cfg.Bug != NoBug {
+		bug = "SIM_BUG=" + cfg.Bug.String() + " "
+	}
+	return fmt.Sprintf("%sSIM_SEED=%d go test ./internal/sim -run TestReplay -v", bug, cfg.Seed)
+}
+
+// TestRegressions runs the seeds that failed once.
+func TestRegressions(t *testing.T) {
+	f, err := os.Open("testdata/regressions.txt")
+	require.NoError(t, err)
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		seed, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+		res := Run(Config{Seed: seed})
+		require.NoError(t, res.Err, "replay: %s", replay(Config{Seed: seed}))
+	}
+	require.NoError(t, lines.Err())
+}
+
+// TestSchedules runs random schedules, one per seed from 1 (SIM_FROM) on. A failure names its seed and the command that
+// shows it; add the seed to testdata/regressions.txt.
+func TestSchedules(t *testing.T) {
+	n := envUint(t, "SIM_N", schedules)
+	if testing.Short() || raceEnabled {
+		n = min(n, schedules/10)
+	}
+	first := envUint(t, "SIM_FROM", 1)
+	var next atomic.Uint64
+	var mu sync.Mutex
+	var sum Counts
+	var slowest time.Duration
+	bad := 0
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				i := next.Add(1) - 1
+				if i >= n {
+					return
+				}
+				cfg := Config{Seed: first + i}
+				began := time.Now()
+				res := Run(cfg)
+				took := time.Since(began)
+				again := i%100 == 0 // I12
+				var hash uint64
+				if again {
+					hash = Run(cfg).Hash
+				}
+				mu.Lock()
+				slowest = max(slowest, took)
+				sum.add(res.Counts)
+				if bad < 5 && (res.Err != nil || (again && hash != res.Hash) || res.Counts.Faults < 5) {
+					bad++
+					if res.Err == nil {
+						res.Err = fmt.Errorf("I12: trace hash %x, then %x; %d faults", res.Hash, hash, res.Counts.Faults)
+					}
+					t.Errorf("seed %d: %v\n  replay: %s", cfg.Seed, res.Err, replay(cfg))
+				}
+				stop := bad >= 5
+				mu.Unlock()
+				if stop {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(start)
+	t.Logf("%d schedules in %v (%.0f/s, slowest %v): %+v", n, took.Round(time.Millisecond), float64(n)/took.Seconds(), slowest, sum)
+}
+
+func (c *Counts) add(o Counts) {
+	c.Faults += o.Faults
+	c.Crashes += o.Crashes
+	c.Checkpoints += o.Checkpoints
+	c.Attempts += o.Attempts
+	c.Merged += o.Merged
+	c.Deleted += o.Deleted
+	c.Takeovers += o.Takeovers
+	c.Records += o.Records
+	c.FalseAlarms += o.FalseAlarms
+}
+
+// TestReplay shows one run: SIM_SEED, and SIM_BUG for a planted one.
+func TestReplay(t *testing.T) {
+	seed := envUint(t, "SIM_SEED", 0)
+	if seed == 0 {
+		t.Skip("SIM_SEED says which run")
+	}
+	cfg := Config{Seed: seed, Trace: true}
+	if name := os.Getenv("SIM_BUG"); name != "" {
+		var ok bool
+		cfg.Bug, ok = ParseBug(name)
+		require.True(t, ok, "SIM_BUG %q", name)
+	}
+	res := Run(cfg)
+	for _, line := range res.Trace {
+		t.Log(line)
+	}
+	t.Logf("hash %x, %d steps, %+v", res.Hash, res.Steps, res.Counts)
+	require.NoError(t, res.Err)
+}

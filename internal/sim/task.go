@@ -1,0 +1,314 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/txn"
+)
+
+// inboxLimit is the number of records that may wait in front of a task.
+const inboxLimit = 4
+
+// task counts the records per key and writes each new count: engine.task with a fixed topology, and the writer of the
+// sink that belongs to it.
+type task struct {
+	a        *attempt
+	id       element.TaskID
+	decision snapshot.Decision
+	state    *state
+	position element.Position
+	moved    bool
+	fresh    bool
+	whole    bool
+
+	committed snapshot.TaskEntry
+	root      *snapshot.RootRef
+
+	items   []item
+	waiting int // records in items
+	notice  element.CheckpointID
+	turning bool
+	fetched int64 // next offset to fetch
+	stalled bool  // the source waits for room
+
+	queues []heldQueue // one per barrier that was passed and not released yet; empty = direct
+}
+
+type item struct {
+	recs    []inRecord
+	next    int64
+	barrier element.CheckpointID // not 0: the item is a barrier
+}
+
+type heldQueue struct {
+	after element.CheckpointID
+	recs  []outRecord
+}
+
+func newTask(a *attempt, id element.TaskID, d snapshot.Decision) *task {
+	return &task{a: a, id: id, decision: d}
+}
+
+// restore gives the task the state and the position of its decision.
+func (t *task) restore() error {
+	d := t.decision
+	switch d.Kind {
+	case snapshot.Fresh:
+		t.fresh = true
+		t.position = element.Position{TopicPartition: element.TopicPartition{Topic: inTopic, Partition: t.id.Partition}, TopicID: inTopicID,
+			PartitionCount: int32(len(t.a.p.w.broker.in)), LeaderEpoch: -1}
+	case snapshot.StartEmpty, snapshot.Restore:
+		t.position = d.Positions[0]
+	default:
+		return fmt.Errorf("task %s: decision %s", t.id, d.Kind)
+	}
+	if t.a.p.w.cfg.Bug == NoRewind {
+		t.position.Offset = max(t.position.Offset, t.a.p.reached[t.id])
+	}
+	t.fetched = t.position.Offset
+	t.state = newState()
+	t.whole = true
+	if d.Kind != snapshot.Restore {
+		return nil
+	}
+	root := d.Root
+	t.committed, t.root = d.Entry, &root
+	if k := t.a.p.kept[t.id]; k != nil && k.root == root {
+		t.state = k.state
+		return nil
+	}
+	t.whole = false
+	_, err := t.a.p.repo.Restore(context.Background(), t.committed, func(e snapshot.Entry) error {
+		t.state.base[e.Key[0]] = int64(binary.BigEndian.Uint64(e.Value))
+		return nil
+	})
+	t.whole = err == nil
+	return err
+}
+
+// fetch asks for more input while the inbox has room.
+func (t *task) fetch() {
+	a, w := t.a, t.a.p.w
+	if a.over || a.stopIn {
+		return
+	}
+	from, p := t.fetched, int(t.id.Partition)
+	w.call(a.p, kApplyFetch, func() reply { return w.broker.fetch(p, from, 1+w.fetchSize()) }, func(r reply) {
+		switch {
+		case a.over || a.stopIn:
+		case r.lost:
+			t.fetch()
+		case r.code != 0:
+			a.end(fetchCode(r.code))
+		case r.next == from:
+			log := &w.broker.in[p]
+			if from < int64(log.avail) {
+				t.fetch()
+				return
+			}
+			log.wait = append(log.wait, func() { w.do(a.p, 0, kReply, t.fetch) })
+		default:
+			t.fetched = r.next
+			t.items = append(t.items, item{recs: r.recs, next: r.next})
+			t.waiting += len(r.recs)
+			t.wake()
+			if t.waiting >= inboxLimit {
+				t.stalled = true
+				return
+			}
+			t.fetch()
+		}
+	})
+}
+
+func (w *world) fetchSize() int {
+	if w.cfg.script != nil {
+		return 1
+	}
+	return w.rng.IntN(4)
+}
+
+func (t *task) barrier(id element.CheckpointID) {
+	t.items = append(t.items, item{barrier: id})
+	t.wake()
+}
+
+func (t *task) commit(id element.CheckpointID) {
+	t.notice = max(t.notice, id)
+	t.wake()
+}
+
+func (t *task) wake() {
+	if t.turning || (len(t.items) == 0 && t.notice == 0) {
+		return
+	}
+	t.turning = true
+	w := t.a.p.w
+	w.do(t.a.p, w.lag(400*time.Microsecond), kTask, func() {
+		t.turning = false
+		if !t.a.over {
+			t.turn()
+			t.wake()
+		}
+	})
+}
+
+// turn takes one item; notices first.
+func (t *task) turn() {
+	if t.notice != 0 {
+		t.state.commit(t.notice)
+		t.notice = 0
+		return
+	}
+	it := t.items[0]
+	t.items = t.items[1:]
+	if it.barrier != 0 {
+		t.onBarrier(it.barrier)
+		return
+	}
+	t.waiting -= len(it.recs)
+	if t.stalled && t.waiting < inboxLimit {
+		t.stalled = false
+		t.fetch()
+	}
+	t.process(it)
+}
+
+func (t *task) process(it item) {
+	if !t.moved {
+		t.moved = true
+		t.a.report(event{kind: evMoved, task: t.id})
+	}
+	for _, r := range it.recs {
+		if r.skip {
+			continue
+		}
+		n := t.state.add(r.key)
+		t.write(outRecord{key: r.key, count: n, from: t.id.Partition, at: r.offset})
+	}
+	t.position.Offset = it.next
+}
+
+// onBarrier is the synchronous part of a checkpoint.
+func (t *task) onBarrier(id element.CheckpointID) {
+	f := t.state.freeze(id)
+	t.queues = append(t.queues, heldQueue{after: id})
+	ack := taskAck{position: t.position, frozen: f, moved: t.moved}
+	t.moved = false
+	t.a.report(event{kind: evBarrier, id: id, task: t.id, ack: ack})
+}
+
+// write hands a record to the transaction, or holds it back.
+func (t *task) write(r outRecord) {
+	if n := len(t.queues); n > 0 {
+		t.queues[n-1].recs = append(t.queues[n-1].recs, r)
+		return
+	}
+	t.a.p.mgr.produce(t.a, r)
+}
+
+// drain produces what was held back behind a barrier.
+func (t *task) drain(id element.CheckpointID) {
+	if len(t.queues) == 0 || t.queues[0].after != id {
+		return
+	}
+	q := t.queues[0]
+	t.queues = t.queues[1:]
+	for _, r := range q.recs {
+		t.a.p.mgr.produce(t.a, r)
+	}
+}
+
+// produce begins the transaction when none is open, and hands the record over.
+func (m *manager) produce(a *attempt, r outRecord) {
+	if s := m.machine.State(m.machine.Current()); s != txn.Open {
+		if m.busy || s == txn.Sealed {
+			m.p.w.violation("driver", "a record is produced while the transaction is %v", s)
+			return
+		}
+		failed := false
+		m.drive(txn.Event{Kind: txn.EvProduce}, job{}, func(err error) {
+			if failed = err != nil; failed {
+				a.report(event{kind: evFailed, err: err})
+			}
+		})
+		if failed {
+			return
+		}
+	}
+	m.clients[m.machine.Current()].produce(int(r.key)%markerPartition, r)
+}
+
+// state is the keyed state of one task: what is committed, what is frozen by checkpoints, what has changed since.
+type state struct {
+	base   map[byte]int64
+	frozen []*frozen
+	active map[byte]int64
+}
+
+// frozen is what changed up to a barrier.
+type frozen struct {
+	id   element.CheckpointID
+	vals map[byte]int64
+}
+
+func newState() *state { return &state{base: map[byte]int64{}, active: map[byte]int64{}} }
+
+func (s *state) add(key byte) int64 {
+	n, ok := s.active[key]
+	for i := len(s.frozen) - 1; i >= 0 && !ok; i-- {
+		n, ok = s.frozen[i].vals[key]
+	}
+	if !ok {
+		n = s.base[key]
+	}
+	s.active[key] = n + 1
+	return n + 1
+}
+
+func (s *state) freeze(id element.CheckpointID) *frozen {
+	f := &frozen{id: id, vals: s.active}
+	s.frozen = append(s.frozen, f)
+	s.active = map[byte]int64{}
+	return f
+}
+
+func (s *state) commit(id element.CheckpointID) {
+	for len(s.frozen) > 0 && s.frozen[0].id <= id {
+		for k, v := range s.frozen[0].vals {
+			s.base[k] = v
+		}
+		s.frozen = s.frozen[1:]
+	}
+}
+
+func (s *state) rollback() { s.frozen, s.active = nil, map[byte]int64{} }
+
+// sorted gives the changes as a run has them.
+func (f *frozen) sorted() iter.Seq[snapshot.Entry] {
+	return func(yield func(snapshot.Entry) bool) {
+		var keys []byte
+		for k := range f.vals {
+			keys = append(keys, k)
+		}
+		sortBytes(keys)
+		for _, k := range keys {
+			if !yield(snapshot.Entry{Key: []byte{k}, Value: binary.BigEndian.AppendUint64(nil, uint64(f.vals[k]))}) {
+				return
+			}
+		}
+	}
+}
+
+// leak is the planted bug: what the task has changed since the barrier gets into the frozen state.
+func (f *frozen) leak(s *state) {
+	for k, v := range s.active {
+		f.vals[k] = v
+	}
+}

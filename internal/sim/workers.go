@@ -1,0 +1,364 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/txn"
+)
+
+// stop says that a worker of the pending checkpoint is cancelled.
+func (a *attempt) stop() func() bool {
+	p := a.pending
+	return func() bool { return p.stopped || a.over }
+}
+
+// done ends a worker: its event goes to the loop, the tear down may go on.
+func (a *attempt) done(e event) {
+	a.running--
+	a.report(e)
+	a.finish()
+}
+
+// io is a worker that calls the repository and then makes what it wrote durable, step by step. stop, asked between the
+// steps, is the end of its context.
+func (a *attempt) io(stop func() bool, call func() error, done func(error)) {
+	a.running++
+	p, w := a.p, a.p.w
+	w.do(p, w.lag(300*time.Microsecond), kWrite, func() {
+		if stop() {
+			done(context.Canceled)
+			return
+		}
+		err := call()
+		ops := p.view.take()
+		switch {
+		case err != nil:
+			done(err)
+		case w.cfg.Bug == CommitBeforeFsync && len(ops) > 0 && ops[0].kind == kFsync:
+			p.link(ops)
+			done(nil)
+		default:
+			a.ops(ops, stop, done)
+		}
+	})
+}
+
+// ops executes what a call of the repository has staged.
+func (a *attempt) ops(ops []diskOp, stop func() bool, done func(error)) {
+	w := a.p.w
+	if len(ops) > 0 && ops[0].kind == kSyncDir && w.cfg.Bug == NoDirSync {
+		ops = ops[1:]
+	}
+	if len(ops) == 0 {
+		done(nil)
+		return
+	}
+	w.do(a.p, w.disk.lag(), ops[0].kind, func() {
+		if stop() && ops[0].kind != kSyncDir {
+			done(context.Canceled) // what has no name yet is gone
+			return
+		}
+		if err := w.disk.do(ops[0]); err != nil {
+			done(fault.Restartf(fault.CheckpointDir, "%w", err))
+			return
+		}
+		a.ops(ops[1:], stop, done)
+	})
+}
+
+// link is the planted bug: the name is there at once, and durability comes when it comes.
+func (p *process) link(ops []diskOp) {
+	for _, op := range ops {
+		if op.kind == kLink {
+			_ = p.w.disk.do(op) // the name is new
+			continue
+		}
+		p.w.do(p, 10*time.Millisecond+p.w.lag(20*time.Millisecond), op.kind, func() { _ = p.w.disk.do(op) })
+	}
+}
+
+// lag is how long a step on the disk takes.
+func (d *disk) lag() time.Duration {
+	if d.slow > 0 {
+		d.slow--
+		return 10*time.Millisecond + d.w.lag(60*time.Millisecond)
+	}
+	return d.w.lag(400 * time.Microsecond)
+}
+
+// persist makes the frozen changes of all tasks durable in one file.
+func (a *attempt) persist(id element.CheckpointID) {
+	p := a.pending
+	var deltas []snapshot.TaskDelta
+	for _, t := range a.tasks {
+		ack, ok := p.acks[t.id]
+		if !ok {
+			continue
+		}
+		if a.p.w.cfg.Bug == LeakPastBarrier {
+			ack.frozen.leak(t.state)
+		}
+		deltas = append(deltas, snapshot.TaskDelta{
+			Task: t.id, States: stateInfo, From: t.committed.ChainEnd(), To: id, Len: len(ack.frozen.vals), Entries: ack.frozen.sorted(),
+		})
+	}
+	runs := map[element.TaskID]snapshot.RunRef{}
+	a.io(a.stop(), func() error {
+		refs, err := a.p.repo.Persist(context.Background(), p.name, deltas)
+		for i, ref := range refs {
+			if !ref.IsZero() {
+				runs[deltas[i].Task] = ref
+			}
+		}
+		return err
+	}, func(err error) {
+		a.done(event{kind: evPersisted, id: id, runs: runs, err: err})
+	})
+}
+
+// seal flushes the transaction, after what was held back behind the previous barrier has flowed into it.
+func (a *attempt) seal(id element.CheckpointID) {
+	stop := a.stop()
+	a.running++
+	a.afterRelease(func() {
+		if stop() {
+			a.done(event{kind: evSealed, id: id, err: context.Canceled})
+			return
+		}
+		for _, t := range a.tasks {
+			if len(t.queues) == 0 || t.queues[0].after != id {
+				a.p.w.violation("driver", "seal of checkpoint %d: task %v does not hold back behind it", id, t.id)
+			}
+		}
+		a.p.mgr.drive(txn.Event{Kind: txn.EvSeal, Checkpoint: id}, job{over: stop}, func(err error) {
+			a.done(event{kind: evSealed, id: id, err: err})
+		})
+	})
+}
+
+// afterRelease calls f when held-back output has flowed, or the attempt is over.
+func (a *attempt) afterRelease(f func()) {
+	run := func() { a.p.w.do(a.p, a.p.w.lag(200*time.Microsecond), kWorker, f) }
+	if a.released || a.over {
+		run()
+		return
+	}
+	a.onRelease = append(a.onRelease, run)
+}
+
+// writeRoot writes the file that names everything the checkpoint consists of.
+func (a *attempt) writeRoot(id element.CheckpointID) {
+	p := a.pending
+	root := &snapshot.Root{Name: p.name, Predecessor: a.last, Application: application, Instance: a.p.name, ClusterID: clusterID, StoreID: a.p.repo.StoreID()}
+	for _, t := range a.tasks {
+		ack, ok := p.acks[t.id]
+		if !ok {
+			continue
+		}
+		runs := a.chainOf(t)
+		if run, ok := p.runs[t.id]; ok && (a.p.w.cfg.Bug != ChainHole || id%3 != 0) {
+			runs = append(runs, run)
+		}
+		root.Tasks = append(root.Tasks, snapshot.TaskEntry{Task: t.id, Positions: []element.Position{ack.position}, States: stateInfo, Runs: runs})
+	}
+	p.root = root
+	var ref snapshot.RootRef
+	a.io(a.stop(), func() (err error) {
+		ref, err = a.p.repo.WriteRoot(context.Background(), root)
+		return err
+	}, func(err error) {
+		a.done(event{kind: evRoot, id: id, root: ref, err: err})
+	})
+}
+
+// commit commits outputs, positions and handles.
+func (a *attempt) commit(act checkpoint.CommitAction) error {
+	p := a.pending
+	c := checkpoint.Commit{Name: p.name, Permit: act.Permit}
+	for _, t := range p.root.Tasks {
+		for _, pos := range t.Positions {
+			h := a.newHandle(pos)
+			h.Kind, h.Root = snapshot.HandleCheckpoint, p.ref
+			text, err := h.Encode()
+			if err != nil {
+				return err
+			}
+			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: pos, Metadata: text})
+		}
+	}
+	if !act.Permit.Allows(p.name.ID) {
+		a.p.w.violation("driver", "commit of %v without a permit", p.name)
+	}
+	p.offsets = c.Offsets
+	w, mgr := a.p.w, a.p.mgr
+	ev := txn.Event{Kind: txn.EvCommit, Checkpoint: p.name.ID, Partitions: len(c.Offsets), HandleBytes: handleBytes(c)}
+	run := func(done func(error)) { mgr.drive(ev, job{commit: &c, epoch: a.epoch}, done) }
+	if w.cfg.Bug == CommitOutOfOrder && a.p.held == nil && w.chance(40) {
+		// The planted bug: this one's commit waits in a corner while the next checkpoint uses other ids.
+		a.p.held = func() { run(func(error) { a.p.held = nil }) }
+		a.p.mgr, a.p.spare = a.p.spare, a.p.mgr
+		a.report(event{kind: evCommitted, id: p.name.ID})
+		return nil
+	}
+	a.running++
+	w.do(a.p, w.lag(300*time.Microsecond), kWorker, func() {
+		run(func(err error) {
+			if a.p.held != nil {
+				a.p.held()
+			}
+			a.done(event{kind: evCommitted, id: p.name.ID, err: err})
+		})
+	})
+	return nil
+}
+
+// complete makes the committed checkpoint the one that everything falls back to.
+func (a *attempt) complete(id element.CheckpointID) {
+	p := a.pending
+	a.pending = nil
+	ref := p.ref
+	a.last = &ref
+	a.p.w.check.completed(a, p)
+	a.p.remember(p.offsets)
+	for _, entry := range p.root.Tasks {
+		t := a.task(entry.Task)
+		root := ref
+		t.committed, t.root, t.fresh = entry, &root, false
+		t.commit(id)
+	}
+	a.release(id)
+	a.io(never, func() error { return a.p.repo.MarkCommitted(context.Background(), ref) }, func(error) {
+		a.running--
+		a.finish()
+	})
+	a.house(ref)
+}
+
+// remember keeps what is known to be committed, for the planted bug that trusts it instead of reading it again.
+func (p *process) remember(offsets []checkpoint.OffsetCommit) {
+	p.memory = slices.Clone(p.facts)
+	for _, o := range offsets {
+		p.memory[o.Position.Partition] = committed{found: true, offset: o.Position.Offset, metadata: o.Metadata}
+	}
+}
+
+// release lets the held-back output flow, task by task.
+func (a *attempt) release(id element.CheckpointID) {
+	a.released = false
+	a.running++
+	var drain func(i int)
+	drain = func(i int) {
+		a.p.w.do(a.p, a.p.w.lag(200*time.Microsecond), kWorker, func() {
+			switch {
+			case a.over:
+			case i < len(a.tasks):
+				a.tasks[i].drain(id)
+				drain(i + 1)
+				return
+			default:
+				a.released = true
+				waiting := a.onRelease
+				a.onRelease = nil
+				for _, f := range waiting {
+					f()
+				}
+			}
+			a.running--
+			a.finish()
+		})
+	}
+	drain(0)
+}
+
+// house removes what nothing needs and merges a chain that has grown too long.
+func (a *attempt) house(ref snapshot.RootRef) {
+	if a.merging {
+		return
+	}
+	a.merging = true
+	var entry snapshot.TaskEntry
+	for _, t := range a.tasks {
+		if _, has := a.full[t.id]; !has && len(t.committed.Runs) > maxChain && len(t.committed.Runs) > len(entry.Runs) {
+			entry = t.committed
+		}
+	}
+	ctx, over := context.Background(), func() bool { return a.over }
+	a.io(over, func() error {
+		if a.p.w.cfg.Bug == CleanNeeded {
+			a.cleanByAge(ref)
+			return nil
+		}
+		_, err := a.p.repo.Clean(ctx, []snapshot.RootRef{ref})
+		return err
+	}, func(error) {
+		a.running--
+		var full snapshot.RunRef
+		a.io(over, func() (err error) {
+			if len(entry.Runs) > 0 {
+				full, err = a.p.repo.Merge(ctx, ref.Name, entry)
+			}
+			return err
+		}, func(err error) {
+			if err != nil && !full.IsZero() {
+				a.p.repo.Forget(full)
+				full = snapshot.RunRef{}
+			}
+			a.done(event{kind: evMerged, task: entry.Task, full: full})
+		})
+	})
+}
+
+// cleanByAge is the planted bug: data files of checkpoints before the last two go, whoever still needs them.
+func (a *attempt) cleanByAge(ref snapshot.RootRef) {
+	v := a.p.view
+	for _, name := range v.d.names() {
+		var id uint64
+		if n, _ := fmt.Sscanf(name, application+"/"+a.p.name+"/chk-%d-", &id); n == 1 && id+2 <= uint64(ref.Name.ID) {
+			_ = v.Delete(context.Background(), name)
+		}
+	}
+}
+
+func (a *attempt) onMerged(e event) {
+	a.merging = false
+	if e.full.IsZero() {
+		return
+	}
+	if a.full == nil {
+		a.full = map[element.TaskID]snapshot.RunRef{}
+	}
+	a.full[e.task] = e.full
+	a.p.w.counts.Merged++
+}
+
+// chainOf gives the runs of a task's committed state, a merged run in place of what it covers.
+func (a *attempt) chainOf(t *task) []snapshot.RunRef {
+	runs := append([]snapshot.RunRef(nil), t.committed.Runs...)
+	full, ok := a.full[t.id]
+	if !ok {
+		return runs
+	}
+	delete(a.full, t.id)
+	for i, run := range runs {
+		if run.To == full.To {
+			return append([]snapshot.RunRef{full}, runs[i+1:]...)
+		}
+	}
+	a.p.repo.Forget(full)
+	return runs
+}
+
+func (a *attempt) forgetMerges() {
+	for _, t := range a.tasks {
+		if run, ok := a.full[t.id]; ok {
+			a.p.repo.Forget(run)
+		}
+	}
+}
