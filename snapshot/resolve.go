@@ -320,7 +320,7 @@ func (in *ResolveInput) checkStates(t *TaskFacts, ref RootRef, entry *TaskEntry)
 			dropped = append(dropped, s.Name)
 		case declared[i] != s:
 			return refuse(ReasonCodecChanged, element.TopicPartition{}, "task %s: state %s in checkpoint %s has key codec %q and codec %q, the topology now uses %q and %q; "+
-				"undo the change, or start under another application name", t.Task, s.Name, ref.Name, s.KeyCodec, s.Codec, declared[i].KeyCodec, declared[i].Codec)
+				"undo the change of type, or start under another application name", t.Task, s.Name, ref.Name, s.KeyCodec, s.Codec, declared[i].KeyCodec, declared[i].Codec)
 		}
 	}
 	if len(dropped) > 0 && !in.DropStates {
