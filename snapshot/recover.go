@@ -204,7 +204,7 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 		})
 		return nil
 	}
-	return refuse(c.rec.Reason, element.TopicPartition{}, "task %s: the store has no committed checkpoint of it that is whole (%s); nothing was changed: put the files back from a backup",
+	return refuse(c.rec.Reason, element.TopicPartition{}, "task %s: the store has no committed checkpoint of it that is whole (%s); nothing was changed: put the files back from a backup, or move the checkpoint directory away and delete the group's offsets to start empty",
 		t.Task, describe(c.infos))
 }
 
