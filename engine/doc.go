@@ -21,7 +21,7 @@
 // action (persist, seal, root, commit, housekeeping). The loop runs in the goroutine that called Runner.Run.
 //
 // Files: ports.go (what is needed from outside), runner.go (attempts and restarts), attempt.go (an attempt's life),
-// restore.go (from committed offsets to tasks), loop.go (the coordinator's driver), workers.go (its actions), merge.go
+// restore.go, recover.go (from committed offsets to tasks), loop.go (the coordinator's driver), workers.go (its actions), merge.go
 // (long chains), task.go (one task), inbox.go and feeder.go (the way to a task), backoff.go, events.go, listener.go,
 // config.go.
 package engine

@@ -12,5 +12,6 @@
 //
 // Goroutines: one waits for signals for the life of the process.
 //
-// Files: main.go (signals, exit), root.go (the tree of commands and what they share), and one file for each command.
+// Files: main.go (signals, exit), root.go (the tree of commands and what they share), and one file for each command, several
+// for checkpoints; recover.go (what a refusal says of the way back).
 package main
