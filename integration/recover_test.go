@@ -125,7 +125,9 @@ func TestRefusedDamageOfEveryKindOfFile(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(s.checkpoints(), id), other, 0o640))
 		s.untouched(func() { refused(t, s.run(file), 21, "store id") })
-		s.untouched(func() { refused(t, s.run(file, "--recover-from-store"), 21, "the store is not asked: it cannot cure this (other-store)") })
+		s.untouched(func() {
+			refused(t, s.run(file, "--recover-from-store"), 21, "the store is not asked: it cannot cure this (other-store)")
+		})
 		s.untouched(func() { refused(t, s.checkpointsCommand("verify", file), 22, "another checkpoint directory") })
 		require.NoError(t, os.WriteFile(filepath.Join(s.checkpoints(), id), good, 0o640))
 	})

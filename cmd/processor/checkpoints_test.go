@@ -163,6 +163,9 @@ sinks: {out: {from: orders, topic: out, key: string, value: json}}
 	code, stdout, _ := s.look("list", file, "--application", "mall")
 	require.Zero(t, code)
 	require.Contains(t, stdout, "no checkpoint of mall in ")
+	code, stdout, _ = s.look("verify", file, "--application", "mall")
+	require.Zero(t, code)
+	require.Contains(t, stdout, "no checkpoint of mall in ")
 }
 
 func TestCheckpointsInspectShowsTasksRunsAndLineage(t *testing.T) {

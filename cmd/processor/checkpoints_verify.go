@@ -102,6 +102,8 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 	switch {
 	case damaged > 0:
 		return fault.Stopf(fault.Corrupt, "%d of %s damaged: %w", damaged, counted(len(results), "checkpoint"), first)
+	case !asJSON && len(results) == 0:
+		fmt.Fprintf(out, "no checkpoint of %s in %s\n", f.application, repo.Location())
 	case !asJSON:
 		fmt.Fprintf(out, "%s whole\n", counted(len(results), "checkpoint"))
 	}
