@@ -172,7 +172,7 @@ func (a *attempt) tearDown() {
 	if err := a.r.ports.Committer.Abort(ctx); err != nil {
 		a.r.lis.abortFailed(err)
 	}
-	a.forgetMerges()
+	a.leaveMerges()
 	if err := a.closeChains(); err != nil {
 		a.r.lis.closeFailed(err)
 	}

@@ -9,8 +9,9 @@ import (
 	"github.com/millweir/millweir/snapshot"
 )
 
-// mergeState belongs to the loop. full holds, per task, a full run that covers the beginning of the committed chain and
-// replaces it from the next root on.
+// mergeState belongs to the loop; it goes from attempt to attempt, for an attempt may be over before the next root. full
+// holds, per task, a full run that covers the beginning of the committed chain and replaces it from the next root on. It
+// stays there until a root that names it is committed.
 type mergeState struct {
 	doing *mergeRound // the round that runs; its goroutine fills it in
 	full  map[element.TaskID]snapshot.RunRef
@@ -62,15 +63,21 @@ func (a *attempt) mergeAll(round *mergeRound, name element.CheckpointName, due [
 // onMerged keeps the full runs for the next root. A merge that failed is tried again after the next checkpoint: the
 // chain it would have replaced is intact, only long.
 func (a *attempt) onMerged(e event) {
-	a.merge.doing = nil
+	a.keepMerged(e.merged)
 	for _, res := range e.merged.merges {
+		a.r.lis.merged(res)
+	}
+}
+
+func (a *attempt) keepMerged(round *mergeRound) {
+	a.merge.doing = nil
+	for _, res := range round.merges {
 		if res.err == nil {
 			if a.merge.full == nil {
 				a.merge.full = map[element.TaskID]snapshot.RunRef{}
 			}
 			a.merge.full[res.task] = res.run
 		}
-		a.r.lis.merged(res)
 	}
 }
 
@@ -85,27 +92,32 @@ func (a *attempt) chainOf(id element.TaskID) []snapshot.RunRef {
 	if !ok {
 		return runs
 	}
-	delete(a.merge.full, id)
 	for i, run := range runs {
 		if run.To == full.To {
 			return append([]snapshot.RunRef{full}, runs[i+1:]...)
 		}
 	}
-	a.r.ports.Checkpoints.Forget(full)
+	a.forgetMerged(id)
 	return runs
 }
 
-// forgetMerges gives up the full runs that no root names yet; the attempt is over and so is the round that ran, whose
-// report may not have been heard.
-func (a *attempt) forgetMerges() {
-	if round := a.merge.doing; round != nil {
-		for _, res := range round.merges {
-			if res.err == nil {
-				a.r.ports.Checkpoints.Forget(res.run)
-			}
-		}
+// adopted notes that a chain is committed: a merged run that it begins with needs no more care.
+func (a *attempt) adopted(entry snapshot.TaskEntry) {
+	if full, ok := a.merge.full[entry.Task]; ok && len(entry.Runs) > 0 && entry.Runs[0] == full {
+		delete(a.merge.full, entry.Task)
 	}
-	for _, run := range a.merge.full {
-		a.r.ports.Checkpoints.Forget(run)
+}
+
+func (a *attempt) forgetMerged(id element.TaskID) {
+	a.r.ports.Checkpoints.Forget(a.merge.full[id])
+	delete(a.merge.full, id)
+}
+
+// leaveMerges hands the full runs that no committed root names yet to the next attempt, also those of a round whose
+// report nobody has heard. It is over, as everything is that the attempt started.
+func (a *attempt) leaveMerges() {
+	if a.merge.doing != nil {
+		a.keepMerged(a.merge.doing)
 	}
+	a.r.merged = a.merge.full
 }

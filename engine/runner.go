@@ -29,6 +29,7 @@ type Runner struct {
 	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
 	lastID element.CheckpointID
 	kept   map[element.TaskID]*keptState
+	merged map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
 	// complete: this instance has had all partitions at least once.
 	complete bool
 	// rejoined: ownership was lost since the last commit, and the next attempt followed at once.
@@ -152,7 +153,7 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 // of work the end of the patience with it.
 func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed}
+	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, merge: mergeState{full: r.merged}}
 	err := a.run()
 	if work.Err() != nil && !errors.Is(err, errStopped) {
 		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)

@@ -168,6 +168,7 @@ func (a *attempt) complete(id element.CheckpointID) {
 		t := a.tasks[entry.Task]
 		t.committed, t.root, t.fresh = entry, &ref, false
 		t.inbox.commit(id)
+		a.adopted(entry)
 	}
 	a.release(id)
 	if a.r.ports.Local != nil {
