@@ -103,7 +103,7 @@ func (a *attempt) fetchOffsets() error {
 // resolve decides how every task starts.
 func (a *attempt) resolve(offsets []committed) error {
 	ctx := context.Background()
-	a.p.facts = offsets
+	a.p.facts, a.p.memory = offsets, offsets
 	facts := factsOf(offsets, len(a.p.w.broker.in))
 	in := snapshot.ResolveInput{
 		Application: application, ClusterID: clusterID, StoreID: a.p.repo.StoreID(), Tasks: facts,
@@ -119,6 +119,10 @@ func (a *attempt) resolve(offsets []committed) error {
 		}
 	}
 	a.lastID = max(a.p.lastID, snapshot.NextID(facts)-1)
+	if a.p.unsure != 0 && a.p.unsure == snapshot.NextID(facts)-1 {
+		a.p.w.counts.LateCommits++
+	}
+	a.p.unsure = 0
 	decisions, err := snapshot.Resolve(in)
 	if err != nil {
 		return err
@@ -233,6 +237,9 @@ func (a *attempt) end(err error) {
 	}
 	a.p.w.tracef(a.p, "attempt %d ends (%s): %v", a.number, fault.RecoveryOf(err), err)
 	a.over, a.err, a.stage = true, err, "tear down"
+	if fault.RecoveryOf(err) == fault.Unconfirmed {
+		a.p.unsure = a.lastID
+	}
 	for _, t := range a.tasks {
 		t.queues = nil
 	}

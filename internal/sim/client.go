@@ -9,7 +9,8 @@ import (
 
 // client is the model of a kgo client with a transactional id: it buffers, sends one batch per partition at a time,
 // repeats what has no answer, and ends transactions. Its habits that matter are kept: a transaction into which nothing
-// was produced is not ended at all, and a failed id makes a commit fail without asking anybody.
+// was produced is not ended at all, one whose records all failed is aborted even when a commit was asked for, and a
+// failed id makes a commit fail without asking anybody.
 type client struct {
 	p     *process
 	slot  int
@@ -18,6 +19,7 @@ type client struct {
 
 	lanes    [3]lane // by output partition, the last is the marker topic
 	produced int
+	tried    bool // something was sent
 	acked    int
 	failed   int
 	first    txn.Answer // of the first record that failed
@@ -39,7 +41,7 @@ type lane struct {
 const maxTries = 4
 
 func (c *client) begin() {
-	c.produced, c.acked, c.failed, c.first = 0, 0, 0, txn.Answer{}
+	c.produced, c.tried, c.acked, c.failed, c.first = 0, false, 0, 0, txn.Answer{}
 	for i := range c.lanes {
 		c.lanes[i] = lane{}
 	}
@@ -72,7 +74,7 @@ func (c *client) send(part int) {
 	if c.closed || l.sending > 0 || len(l.recs) == 0 {
 		return
 	}
-	l.sending = len(l.recs)
+	l.sending, c.tried = len(l.recs), true
 	batch, epoch, seq := l.recs[:l.sending:l.sending], c.epoch, l.seq
 	c.p.w.call(c.p, kApplyProduce, func() reply { return c.p.w.broker.produce(c.id, epoch, part, seq, batch) }, func(r reply) {
 		if c.closed {
@@ -163,8 +165,10 @@ func (c *client) end(commit bool, done func(txn.Answer)) {
 	switch {
 	case commit && c.broken:
 		done(txn.Answer{Code: kerr.OperationNotAttempted.Code})
-	case c.acked == 0 && !c.broken: // nothing was produced: kgo sends nothing
+	case c.acked == 0 && !c.tried && !c.broken: // kgo sends nothing
 		done(txn.Answer{})
+	case c.acked == 0 && !c.broken: // nothing is known to be in it: kgo aborts, whatever it was asked for
+		c.sendEnd(false, done)
 	default:
 		c.sendEnd(commit, done)
 	}

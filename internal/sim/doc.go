@@ -19,6 +19,7 @@
 //	I6  Committed offsets and checkpoint ids never go back.
 //	I7  Every committed handle opens and verifies at all times: after every deletion and every loss of power. Committed is
 //	    what a stable read gives, from the decision of the transaction on.
+//	I8  No two instances commit in one generation of the group.
 //	I9  In the end no transaction is open and every reader is at the end of the log.
 //	I10 After the faults the run comes to rest within a bound.
 //	I12 Equal seeds give equal traces.

@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,22 +52,40 @@ func TestEveryPairOfCrashPoints(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		stride = 7
 	}
-	runs := 0
-	for first := from; first <= to; first += stride {
-		for _, keep := range []float64{0, 1} {
-			reached := true
-			for second := first + 1; reached; second++ {
-				for _, again := range []float64{0, 1} {
-					res, s := smallModel(scriptedCrash{first, keep}, scriptedCrash{second, again})
-					if res.Err != nil {
-						require.NoError(t, res.Err, "crashes before steps %d (keep %v) and %d (keep %v)", first, keep, second, again)
-					}
-					reached = s.next == 2
-					runs++
+	var runs atomic.Int64
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for !t.Failed() {
+				first := from + stride*int(next.Add(1)-1)
+				if first > to {
+					return
 				}
+				runs.Add(crashTwice(t, first))
+			}
+		})
+	}
+	wg.Wait()
+	require.Greater(t, runs.Load(), int64(1000))
+	t.Logf("%d runs", runs.Load())
+}
+
+// crashTwice goes through all second crashes after a first one, and gives the number of runs.
+func crashTwice(t *testing.T, first int) (runs int64) {
+	for _, keep := range []float64{0, 1} {
+		reached := true
+		for second := first + 1; reached; second++ {
+			for _, again := range []float64{0, 1} {
+				res, s := smallModel(scriptedCrash{first, keep}, scriptedCrash{second, again})
+				if res.Err != nil {
+					t.Errorf("crashes before steps %d (keep %v) and %d (keep %v): %v", first, keep, second, again, res.Err)
+					return runs
+				}
+				reached = s.next == 2
+				runs++
 			}
 		}
 	}
-	require.Greater(t, runs, 1000)
-	t.Logf("%d runs", runs)
+	return runs
 }

@@ -24,12 +24,13 @@ type netFault struct {
 }
 
 // crashPoint waits for a step of a kind; the process that does it, or for which the broker does it, dies before or
-// after.
+// after, or stands still there.
 type crashPoint struct {
 	match  kind
 	before bool
 	power  bool
 	keep   float64
+	pause  time.Duration // not 0: it does not die
 }
 
 // planFaults draws at least five faults.
@@ -55,7 +56,7 @@ var keeps = [...]float64{0, 0.5, 1}
 
 // crashKinds are the steps at which it is worth dying.
 var crashKinds = [...]kind{kFsync, kLink, kSyncDir, kWrite, kApplyEnd, kApplyEnd, kApplyOffsets, kApplyInit, kApplyProduce, kLoop, kTask,
-	kRestore, kDelete, kWorker, kReply, kApplyFetchOffsets, kSend}
+	kRestore, kDelete, kWorker, kCommit, kReply, kApplyFetchOffsets, kSend}
 
 // strike makes one fault.
 func (w *world) strike() {
@@ -68,9 +69,11 @@ func (w *world) strike() {
 	case n < 6 && f.crash == nil:
 		f.crash = &crashPoint{match: crashKinds[w.rng.IntN(len(crashKinds))], before: w.chance(50), power: w.chance(60), keep: keep}
 		w.tracef(nil, "FAULT: crash at the next %s (before: %v)", f.crash.match, f.crash.before)
-	case n < 8 && p != nil:
+	case n < 7 && p != nil:
 		w.pause(p)
-	case n < 13:
+	case n < 9 && f.crash == nil:
+		w.armPause()
+	case n < 14:
 		w.strikeNetwork()
 	case n < 15:
 		w.strikeDisk()
@@ -124,10 +127,26 @@ func (w *world) pause(p *process) {
 	}
 }
 
+// armPause lets a process become a zombie in the middle of a commit: it stands still until its session is over and
+// somebody else owns the partitions.
+func (w *world) armPause() {
+	at := [...]kind{kCommit, kCommit, kCommit, kApplyOffsets, kApplyEnd, kApplyEnd, kSyncDir, kApplyProduce, kApplyFetchOffsets}
+	c := &crashPoint{match: at[w.rng.IntN(len(at))], pause: 60*time.Millisecond + w.lag(90*time.Millisecond)}
+	c.before = c.match == kCommit
+	w.faults.crash = c
+	if w.chance(50) {
+		w.faults.slow++
+	}
+	w.tracef(nil, "FAULT: stands still for %v at the next %s", c.pause, c.match)
+}
+
 // strikeNetwork lets one request, or a few, go wrong.
 func (w *world) strikeNetwork() {
 	targets := [...]kind{kApplyEnd, kApplyEnd, kApplyEnd, kApplyOffsets, kApplyOffsets, kApplyProduce, kApplyProduce, kApplyInit, kApplyFetchOffsets, kApplyFetch}
 	f := netFault{kind: netKind(1 + w.rng.IntN(int(netCode))), match: targets[w.rng.IntN(len(targets))], count: 1}
+	if f.match == kApplyEnd && w.chance(40) {
+		f.kind = netLoseReply // the classic: committed, and nobody knows
+	}
 	switch {
 	case f.kind == netLoseRequest, f.kind == netLoseReply, f.kind == netLate:
 		if f.match == kApplyProduce {
@@ -197,6 +216,16 @@ func (w *world) crashHere(it *work, before bool) bool {
 		return false
 	}
 	w.faults.crash = nil
+	if c.pause > 0 {
+		it.p.pausedUntil = w.now + c.pause
+		w.tracef(it.p, "stands still for %v", c.pause)
+		if !it.bound || !before {
+			return false
+		}
+		it.at = it.p.pausedUntil
+		w.push(*it)
+		return true
+	}
 	it.p.die(c.power, c.keep)
 	return it.bound && before
 }

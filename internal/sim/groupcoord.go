@@ -41,6 +41,8 @@ type group struct {
 	writes    int
 	pending   []pendingOffsets
 	committed []committed
+	by        string // who committed last, and in which generation
+	byGen     int32
 	decisions map[string]bool // handles whose transaction was decided to commit
 }
 
@@ -198,6 +200,10 @@ func (g *group) commitOffsets(txnID string, epoch int32, id string, gen int32, i
 		if gen != g.gen {
 			return all(kerr.IllegalGeneration.Code)
 		}
+		if g.by != "" && g.byGen == gen && g.by != instance {
+			g.b.w.violation("I8", "%s commits in generation %d, in which %s has committed", instance, gen, g.by)
+		}
+		g.by, g.byGen = instance, gen
 	}
 	t := g.b.txn(txnID)
 	if code := g.b.enter(t, epoch); code != 0 {

@@ -16,6 +16,7 @@ const (
 	kTick
 	kRestore
 	kWorker
+	kCommit
 	kSend
 	kWrite
 	kFsync
@@ -41,7 +42,7 @@ const (
 
 var kindNames = [numKinds]string{
 	kAppend: "append input", kFault: "fault", kSupervise: "supervise", kStart: "start", kHeartbeat: "heartbeat", kSession: "session check",
-	kAssigned: "assignment callback", kTask: "task turn", kLoop: "loop turn", kTick: "timer", kRestore: "restore", kWorker: "worker",
+	kAssigned: "assignment callback", kTask: "task turn", kLoop: "loop turn", kTick: "timer", kRestore: "restore", kWorker: "worker", kCommit: "commit begins",
 	kSend: "send batch", kWrite: "write file", kFsync: "fsync", kLink: "link", kSyncDir: "sync directory", kDelete: "delete file",
 	kMarker: "write transaction marker", kTxnTimeout: "transaction timeout check", kRequest: "request", kReply: "reply", kApplyInit: "broker: InitProducerID",
 	kApplyProduce: "broker: Produce", kApplyOffsets: "broker: TxnOffsetCommit", kApplyEnd: "broker: EndTxn",

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,7 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 			seed, v := firstCaught(bug, most)
 			require.NotNil(t, v, "not caught in %d schedules", most)
 			require.NotEqual(t, "driver", v.Invariant, "the run broke down instead of being caught: %v", v)
-			t.Logf("caught by %s in schedule %d: %s", v.Invariant, seed, v.What)
+			t.Logf("%v: caught by %s in schedule %d: %s\n  replay: %s", bug, v.Invariant, seed, v.What, replay(Config{Seed: seed, Bug: bug}))
 		})
 	}
 }
@@ -30,6 +31,23 @@ func firstCaught(bug Bug, most uint64) (uint64, *Violation) {
 		}
 	}
 	return 0, nil
+}
+
+// TestPlantedBugRates tells for each planted bug in how many of 500 schedules which invariant finds it. SIM_RATES=1.
+func TestPlantedBugRates(t *testing.T) {
+	if os.Getenv("SIM_RATES") == "" {
+		t.Skip("SIM_RATES=1 runs it")
+	}
+	for bug := NoBug + 1; bug < NumBugs; bug++ {
+		by := map[string]int{}
+		for seed := uint64(1); seed <= 500; seed++ {
+			var v *Violation
+			if errors.As(Run(Config{Seed: seed, Bug: bug}).Err, &v) {
+				by[v.Invariant]++
+			}
+		}
+		t.Logf("%-28v %v", bug, by)
+	}
 }
 
 // TestBugNames: every bug can be asked for by name.

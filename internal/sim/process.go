@@ -43,6 +43,8 @@ type process struct {
 	epoch   uint64 // of ownership
 	owned   bool
 	joining bool
+	told    reply // what the group said last
+	calling bool  // a callback is about to run
 	fatal   error
 	changed bool // a signal on Changes that nobody has taken yet
 
@@ -51,7 +53,8 @@ type process struct {
 	lastID   element.CheckpointID
 	kept     map[element.TaskID]*keptState
 	cancels  []cancelHook
-	facts    []committed // that the last attempt started from
+	facts    []committed          // that the last attempt started from
+	unsure   element.CheckpointID // whose commit had no answer
 
 	// Of planted bugs.
 	spare       *manager
@@ -113,6 +116,11 @@ func (p *process) die(power bool, keep float64) {
 	w.counts.Crashes++
 	w.tracef(p, "DIES (power lost: %v, keep %v)", power, keep)
 	if power {
+		for _, twin := range slices.Clone(w.procs) { // on the same machine
+			if twin.name == p.name {
+				twin.die(false, keep)
+			}
+		}
 		w.disk.crash(p.name, keep)
 	}
 	w.outside(nil, w.lag(15*time.Millisecond), kSupervise, func() { w.supervise(p.name) })
@@ -126,7 +134,9 @@ func (p *process) exit(err error) {
 	p.dead = true
 	w.procs = slices.DeleteFunc(w.procs, func(o *process) bool { return o == p })
 	switch {
-	case err == nil, fault.CodeOf(err) == fault.Fenced:
+	case err == nil:
+	case fault.CodeOf(err) == fault.Fenced:
+		w.counts.Fenced++
 	case p.facts != nil && !slices.Equal(p.facts, w.broker.group.effective()):
 		w.counts.FalseAlarms++
 		w.tracef(p, "  it decided on offsets that have changed since")
@@ -156,7 +166,7 @@ func (p *process) join() {
 			return
 		}
 		p.member, p.gen = r.member, r.gen
-		p.assignment(r.assigned)
+		p.assignment(r)
 	})
 }
 
@@ -184,32 +194,36 @@ func (p *process) heartbeat() {
 			p.join()
 		case r.code == 0:
 			p.gen = r.gen // known before the callback runs
-			p.assignment(r.assigned)
-			if r.revoking && !p.owned { // it never heard of what it has to give up
-				p.gaveUp()
-			}
+			p.assignment(r)
 		}
 	})
 }
 
-// assignment brings the callback of what the group has told.
-func (p *process) assignment(owned bool) {
-	id := p.member
-	if owned == p.owned && (!owned || id == p.taken) {
+// assignment brings the callback of what the group has told. Callbacks run one at a time; the latest word counts.
+func (p *process) assignment(r reply) {
+	p.told = r
+	if p.calling {
 		return
 	}
+	p.calling = true
 	p.w.do(p, p.w.lag(2*time.Millisecond), kAssigned, func() {
-		if p.member != id || (owned == p.owned && (!owned || id == p.taken)) {
-			return
+		p.calling = false
+		if p.member != "" && p.member == p.told.member {
+			p.assigned(p.told.assigned)
 		}
-		p.owned, p.taken = owned, id
+	})
+}
+
+func (p *process) assigned(owned bool) {
+	if changed := owned != p.owned || (owned && p.member != p.taken); changed {
+		p.owned, p.taken = owned, p.member
 		p.epoch++
 		p.w.tracef(p, "  owns: %v, epoch %d, generation %d", owned, p.epoch, p.gen)
 		p.signal()
-		if !owned {
-			p.gaveUp()
-		}
-	})
+	}
+	if p.told.revoking {
+		p.gaveUp()
+	}
 }
 
 // gaveUp joins again after the partitions were given up.
@@ -282,8 +296,15 @@ func (p *process) leave() {
 func (p *process) ended(err error, stopped bool) {
 	p.attempt = nil
 	class := fault.RecoveryOf(err)
+	switch class {
+	case fault.Unconfirmed:
+		p.w.counts.Unconfirmed++
+	case fault.Rejoin:
+		p.w.counts.Rejoined++
+	}
 	switch {
 	case stopped:
+		p.w.counts.Drained++
 		p.leave()
 	case class == fault.Stop:
 		p.exit(err)

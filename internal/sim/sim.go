@@ -35,7 +35,14 @@ type Config struct {
 
 // Counts is what happened in a run.
 type Counts struct {
-	Faults, Crashes, Checkpoints, Attempts, Merged, Deleted, Takeovers, Records int
+	Faults, Crashes, Checkpoints, Attempts, Records int
+	Merged, Deleted                                 int // chains, files
+	Takeovers                                       int // the partitions went to another member
+	Unconfirmed, Rejoined, Fenced                   int // attempts that ended so, processes that gave up as fenced
+	LateCommits                                     int // unconfirmed commits that turned out to be done
+	TimedOut                                        int // transactions
+	Reused, Restored                                int // task states: kept in memory, read from files
+	Drained                                         int // orderly stops
 	// FalseAlarms are processes that gave up because of a state of affairs that was over when they looked.
 	FalseAlarms int
 	HealedAt    time.Duration

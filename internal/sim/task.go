@@ -81,9 +81,11 @@ func (t *task) restore() error {
 	t.committed, t.root = d.Entry, &root
 	if k := t.a.p.kept[t.id]; k != nil && k.root == root {
 		t.state = k.state
+		t.a.p.w.counts.Reused++
 		return nil
 	}
 	t.whole = false
+	t.a.p.w.counts.Restored++
 	_, err := t.a.p.repo.Restore(context.Background(), t.committed, func(e snapshot.Entry) error {
 		t.state.base[e.Key[0]] = int64(binary.BigEndian.Uint64(e.Value))
 		return nil

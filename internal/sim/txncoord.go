@@ -77,6 +77,7 @@ func (b *broker) enter(t *txnState, epoch int32) int16 {
 		b.w.outside(nil, transactionLimit+b.w.lag(20*time.Millisecond), kTxnTimeout, func() {
 			if t.state == ongoing && t.timer == this {
 				b.w.tracef(nil, "  transaction of %s timed out", t.id)
+				b.w.counts.TimedOut++
 				b.prepare(t, false)
 			}
 		})

@@ -208,7 +208,7 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 		return nil
 	}
 	a.running++
-	w.do(a.p, w.lag(300*time.Microsecond), kWorker, func() {
+	w.do(a.p, w.lag(300*time.Microsecond), kCommit, func() {
 		run(func(err error) {
 			if a.p.held != nil {
 				a.p.held()
