@@ -36,6 +36,7 @@ type attempt struct {
 	onRelease []func()
 	last      *snapshot.RootRef
 	merging   bool
+	round     []mergeResult // of the round of housekeeping that runs
 	full      map[element.TaskID]snapshot.RunRef
 
 	events  []event
@@ -51,7 +52,7 @@ type attempt struct {
 func (p *process) newAttempt() {
 	p.restarts++
 	p.w.counts.Attempts++
-	a := &attempt{p: p, number: p.restarts, epoch: p.epoch, released: true}
+	a := &attempt{p: p, number: p.restarts, epoch: p.epoch, released: true, full: p.merged}
 	p.attempt = a
 	p.w.tracef(p, "attempt %d under epoch %d", a.number, a.epoch)
 	a.prepare()
@@ -60,6 +61,9 @@ func (p *process) newAttempt() {
 // then goes on with a step of the preparation, or ends the attempt.
 func (a *attempt) then(stage string, f func() error) func(error) {
 	return func(err error) {
+		if a.p.draining && fault.RecoveryOf(err) != fault.Stop {
+			err = errStopped // until the first record there is nothing that a stop would have to commit
+		}
 		if err == nil {
 			a.stage = stage
 			err = f()
@@ -112,6 +116,9 @@ func (a *attempt) resolve(offsets []committed) error {
 	var err error
 	if in.Roots, err = a.p.repo.LoadRoots(ctx, snapshot.NamedRoots(facts)); err != nil {
 		return fmt.Errorf("read the committed roots: %w", err)
+	}
+	if in.Listing, err = a.p.repo.CommittedAfter(ctx, snapshot.OldestID(facts)); err != nil {
+		return fmt.Errorf("look for newer checkpoints: %w", err)
 	}
 	if snapshot.NeedsStored(facts) {
 		if in.Stored, err = a.p.repo.Stored(ctx); err != nil {
@@ -257,7 +264,7 @@ func (a *attempt) finish() {
 	}
 	a.running = -1 // once
 	a.p.mgr.drive(txn.Event{Kind: txn.EvAbort}, job{}, func(error) {
-		a.forgetMerges()
+		a.leaveMerges()
 		a.keepStates()
 		a.p.ended(a.err, errors.Is(a.err, errStopped))
 	})

@@ -156,13 +156,8 @@ func (c *checker) completed(a *attempt, p *pending) {
 	if c.w.cfg.Bug != NoBug {
 		return
 	}
-	for _, t := range p.root.Tasks {
-		found := false
-		for text := range c.w.broker.group.decisions {
-			h, err := snapshot.ParseHandle(text)
-			found = found || (err == nil && h.Root == p.ref && h.Partition == t.Task.Partition)
-		}
-		if !found {
+	for _, o := range p.offsets {
+		if !c.w.broker.group.decisions[o.Metadata] {
 			c.w.violation("I14", "%s takes checkpoint %v for committed, the broker has not committed it", a.p.label, p.name)
 		}
 	}

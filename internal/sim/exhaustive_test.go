@@ -26,17 +26,21 @@ func window(t *testing.T) (from, to int) {
 	return s.from, s.to
 }
 
-// TestEveryCrashPoint kills the process before every step of the run, with each share of unsynced data surviving.
+// TestEveryCrashPoint kills the process before every step of the run, with each share of unsynced data surviving and
+// with the requests on their way lost or not.
 func TestEveryCrashPoint(t *testing.T) {
 	from, to := window(t)
 	runs, last := 0, 0
 	for step := 1; last == step-1; step++ {
 		for _, keep := range keeps {
-			res, s := smallModel(scriptedCrash{step, keep})
-			require.NoError(t, res.Err, "crash before step %d, keep %v", step, keep)
-			if s.next == 1 { // the run was not over by then
-				last = step
-				runs++
+			for _, silent := range []bool{false, true} {
+				crash := scriptedCrash{step, keep, silent}
+				res, s := smallModel(crash)
+				require.NoError(t, res.Err, "%+v", crash)
+				if s.next == 1 { // the run was not over by then
+					last = step
+					runs++
+				}
 			}
 		}
 	}
@@ -73,13 +77,13 @@ func TestEveryPairOfCrashPoints(t *testing.T) {
 
 // crashTwice goes through all second crashes after a first one, and gives the number of runs.
 func crashTwice(t *testing.T, first int) (runs int64) {
-	for _, keep := range []float64{0, 1} {
+	for _, a := range []scriptedCrash{{first, 0, false}, {first, 1, true}} {
 		reached := true
 		for second := first + 1; reached; second++ {
-			for _, again := range []float64{0, 1} {
-				res, s := smallModel(scriptedCrash{first, keep}, scriptedCrash{second, again})
+			for _, b := range []scriptedCrash{{second, 0, true}, {second, 1, false}} {
+				res, s := smallModel(a, b)
 				if res.Err != nil {
-					t.Errorf("crashes before steps %d (keep %v) and %d (keep %v): %v", first, keep, second, again, res.Err)
+					t.Errorf("crashes %+v and %+v: %v", a, b, res.Err)
 					return runs
 				}
 				reached = s.next == 2

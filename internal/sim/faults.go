@@ -115,10 +115,14 @@ func (w *world) victim() *process {
 // pause stops a process as SIGSTOP does, from a hiccup up to beyond session and transaction. Sometimes another process
 // takes its place meanwhile, so that it is a zombie when it wakes.
 func (w *world) pause(p *process) {
-	d := []time.Duration{5, 20, 70, 110, 250}[w.rng.IntN(5)] * time.Millisecond
+	w.halt(p, []time.Duration{5, 20, 70, 110, 250}[w.rng.IntN(5)]*time.Millisecond, 40)
+}
+
+// halt stops a process; with some chance another one is started in its place meanwhile.
+func (w *world) halt(p *process, d time.Duration, replaced int) {
 	p.pausedUntil = w.now + d
 	w.tracef(p, "FAULT: stands still for %v", d)
-	if w.chance(40) {
+	if w.chance(replaced) {
 		w.outside(nil, w.lag(10*time.Millisecond), kSupervise, func() {
 			if !p.dead && p.pausedUntil > w.now {
 				w.supervise(p.name)
@@ -130,8 +134,11 @@ func (w *world) pause(p *process) {
 // armPause lets a process become a zombie in the middle of a commit: it stands still until its session is over and
 // somebody else owns the partitions.
 func (w *world) armPause() {
-	at := [...]kind{kCommit, kCommit, kCommit, kApplyOffsets, kApplyEnd, kApplyEnd, kSyncDir, kApplyProduce, kApplyFetchOffsets}
+	at := [...]kind{kCommit, kCommit, kCommit, kApplyOffsets, kApplyEnd, kApplyEnd, kSyncDir, kWrite, kDelete, kApplyProduce, kApplyFetchOffsets}
 	c := &crashPoint{match: at[w.rng.IntN(len(at))], pause: 60*time.Millisecond + w.lag(90*time.Millisecond)}
+	if w.chance(40) {
+		c.pause = 15*time.Millisecond + w.lag(30*time.Millisecond) // only a twin takes over so fast
+	}
 	c.before = c.match == kCommit
 	w.faults.crash = c
 	if w.chance(50) {
@@ -217,8 +224,7 @@ func (w *world) crashHere(it *work, before bool) bool {
 	}
 	w.faults.crash = nil
 	if c.pause > 0 {
-		it.p.pausedUntil = w.now + c.pause
-		w.tracef(it.p, "stands still for %v", c.pause)
+		w.halt(it.p, c.pause, 50)
 		if !it.bound || !before {
 			return false
 		}

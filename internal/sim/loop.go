@@ -49,7 +49,6 @@ type event struct {
 	runs map[element.TaskID]snapshot.RunRef
 	root snapshot.RootRef
 	err  error
-	full snapshot.RunRef
 }
 
 // report hands an event to the loop; when the attempt is over nobody listens.
@@ -161,7 +160,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		}
 		return co.Committed(now, e.id), nil
 	case evMerged:
-		a.onMerged(e)
+		a.keepMerged()
 		return nil, nil
 	case evDrained:
 		return co.RequestCheckpoint(now, checkpoint.Final), nil

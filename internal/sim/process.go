@@ -29,6 +29,7 @@ type process struct {
 	inc    element.Incarnation
 
 	dead        bool
+	silent      bool // dead, and what it had sent last never arrives
 	pausedUntil time.Duration
 	draining    bool // asked to stop
 
@@ -52,6 +53,8 @@ type process struct {
 	restarts int
 	lastID   element.CheckpointID
 	kept     map[element.TaskID]*keptState
+	merged   map[element.TaskID]snapshot.RunRef
+	rejoined bool // ownership was lost since the last commit, and the next attempt followed at once
 	cancels  []cancelHook
 	facts    []committed          // that the last attempt started from
 	unsure   element.CheckpointID // whose commit had no answer
@@ -112,6 +115,7 @@ func (w *world) supervise(name string) {
 func (p *process) die(power bool, keep float64) {
 	w := p.w
 	p.dead = true
+	p.silent = p.silent || w.chance(30)
 	w.procs = slices.DeleteFunc(w.procs, func(o *process) bool { return o == p })
 	w.counts.Crashes++
 	w.tracef(p, "DIES (power lost: %v, keep %v)", power, keep)
@@ -302,13 +306,15 @@ func (p *process) ended(err error, stopped bool) {
 	case fault.Rejoin:
 		p.w.counts.Rejoined++
 	}
+	again := p.rejoined
+	p.rejoined = class == fault.Rejoin
 	switch {
 	case stopped:
 		p.w.counts.Drained++
 		p.leave()
 	case class == fault.Stop:
 		p.exit(err)
-	case class == fault.Rejoin:
+	case class == fault.Rejoin && !again:
 		p.next(0)
 	default:
 		p.next(p.w.lag(6 * time.Millisecond))

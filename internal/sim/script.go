@@ -15,9 +15,11 @@ type script struct {
 type scriptedCrash struct {
 	step int
 	keep float64
+	// silent: the requests that are on their way are lost with the process; else they arrive all the same.
+	silent bool
 }
 
-// scriptedCrash kills the only process before a step of the script. A request that is on its way arrives all the same.
+// scriptedCrash kills the only process before a step of the script.
 func (w *world) scriptedCrash(it *work, before bool) bool {
 	s := w.cfg.script
 	if !before || s.next >= len(s.crashes) || w.steps < s.crashes[s.next].step {
@@ -27,9 +29,10 @@ func (w *world) scriptedCrash(it *work, before bool) bool {
 	s.next++
 	w.counts.Faults++
 	for len(w.procs) > 0 {
+		w.procs[0].silent = c.silent
 		w.procs[0].die(true, c.keep)
 	}
-	return it.bound
+	return it.bound || (c.silent && it.kind >= kApplyInit)
 }
 
 // committed lets the second half of the records arrive once the first is committed everywhere.

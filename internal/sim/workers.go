@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -227,11 +228,15 @@ func (a *attempt) complete(id element.CheckpointID) {
 	a.last = &ref
 	a.p.w.check.completed(a, p)
 	a.p.remember(p.offsets)
+	a.p.rejoined = false
 	for _, entry := range p.root.Tasks {
 		t := a.task(entry.Task)
 		root := ref
 		t.committed, t.root, t.fresh = entry, &root, false
 		t.commit(id)
+		if full, ok := a.full[entry.Task]; ok && len(entry.Runs) > 0 && entry.Runs[0] == full {
+			delete(a.full, entry.Task) // adopted
+		}
 	}
 	a.release(id)
 	a.io(never, func() error { return a.p.repo.MarkCommitted(context.Background(), ref) }, func(error) {
@@ -277,41 +282,59 @@ func (a *attempt) release(id element.CheckpointID) {
 	drain(0)
 }
 
-// house removes what nothing needs and merges a chain that has grown too long.
+// mergeResult tells of one merge.
+type mergeResult struct {
+	task element.TaskID
+	run  snapshot.RunRef
+}
+
+// house removes what nothing needs and merges chains that have grown too long.
 func (a *attempt) house(ref snapshot.RootRef) {
 	if a.merging {
 		return
 	}
 	a.merging = true
-	var entry snapshot.TaskEntry
+	var due []snapshot.TaskEntry
 	for _, t := range a.tasks {
-		if _, has := a.full[t.id]; !has && len(t.committed.Runs) > maxChain && len(t.committed.Runs) > len(entry.Runs) {
-			entry = t.committed
+		if _, has := a.full[t.id]; !has && len(t.committed.Runs) > maxChain {
+			due = append(due, t.committed)
 		}
 	}
-	ctx, over := context.Background(), func() bool { return a.over }
-	a.io(over, func() error {
+	slices.SortStableFunc(due, func(a, b snapshot.TaskEntry) int { return cmp.Compare(len(b.Runs), len(a.Runs)) })
+	a.io(func() bool { return a.over }, func() error {
 		if a.p.w.cfg.Bug == CleanNeeded {
 			a.cleanByAge(ref)
 			return nil
 		}
-		_, err := a.p.repo.Clean(ctx, []snapshot.RootRef{ref})
+		_, err := a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref})
 		return err
 	}, func(error) {
 		a.running--
-		var full snapshot.RunRef
-		a.io(over, func() (err error) {
-			if len(entry.Runs) > 0 {
-				full, err = a.p.repo.Merge(ctx, ref.Name, entry)
-			}
-			return err
-		}, func(err error) {
-			if err != nil && !full.IsZero() {
-				a.p.repo.Forget(full)
-				full = snapshot.RunRef{}
-			}
-			a.done(event{kind: evMerged, task: entry.Task, full: full})
-		})
+		a.mergeAll(ref.Name, due)
+	})
+}
+
+// mergeAll merges chains one after the other.
+func (a *attempt) mergeAll(name element.CheckpointName, due []snapshot.TaskEntry) {
+	if len(due) == 0 || a.over {
+		a.running++
+		a.done(event{kind: evMerged})
+		return
+	}
+	var full snapshot.RunRef
+	a.io(func() bool { return a.over }, func() (err error) {
+		full, err = a.p.repo.Merge(context.Background(), name, due[0])
+		return err
+	}, func(err error) {
+		switch {
+		case err == nil:
+			a.round = append(a.round, mergeResult{due[0].Task, full})
+			a.p.w.counts.Merged++
+		case !full.IsZero():
+			a.p.repo.Forget(full)
+		}
+		a.running--
+		a.mergeAll(name, due[1:])
 	})
 }
 
@@ -326,16 +349,16 @@ func (a *attempt) cleanByAge(ref snapshot.RootRef) {
 	}
 }
 
-func (a *attempt) onMerged(e event) {
+// keepMerged keeps the full runs for the next root.
+func (a *attempt) keepMerged() {
 	a.merging = false
-	if e.full.IsZero() {
-		return
+	for _, m := range a.round {
+		if a.full == nil {
+			a.full = map[element.TaskID]snapshot.RunRef{}
+		}
+		a.full[m.task] = m.run
 	}
-	if a.full == nil {
-		a.full = map[element.TaskID]snapshot.RunRef{}
-	}
-	a.full[e.task] = e.full
-	a.p.w.counts.Merged++
+	a.round = nil
 }
 
 // chainOf gives the runs of a task's committed state, a merged run in place of what it covers.
@@ -345,20 +368,18 @@ func (a *attempt) chainOf(t *task) []snapshot.RunRef {
 	if !ok {
 		return runs
 	}
-	delete(a.full, t.id)
 	for i, run := range runs {
 		if run.To == full.To {
 			return append([]snapshot.RunRef{full}, runs[i+1:]...)
 		}
 	}
 	a.p.repo.Forget(full)
+	delete(a.full, t.id)
 	return runs
 }
 
-func (a *attempt) forgetMerges() {
-	for _, t := range a.tasks {
-		if run, ok := a.full[t.id]; ok {
-			a.p.repo.Forget(run)
-		}
-	}
+// leaveMerges hands the full runs that no committed root names yet to the next attempt.
+func (a *attempt) leaveMerges() {
+	a.keepMerged()
+	a.p.merged = a.full
 }

@@ -110,6 +110,9 @@ func (w *world) run() {
 			w.heal()
 		}
 		it := w.pop()
+		if it.p != nil && it.p.silent && it.kind >= kApplyInit {
+			continue
+		}
 		if it.bound {
 			if it.p.dead {
 				continue
