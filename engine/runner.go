@@ -139,7 +139,7 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 		case <-r.ports.Group.Changes():
 		case <-patience.C:
 			if !r.complete && asg.Epoch > 0 {
-				return Assignment{}, fault.Stopf(fault.NotAlone, "the group %s gave this instance %d of %d partitions: another member holds the rest, and this version runs one instance per application",
+				return Assignment{}, fault.Stopf(fault.NotAlone, "the group %s gave this instance %d of %d partitions: another member holds the rest, and this version runs one instance per application: stop the other one",
 					r.cfg.Application, len(asg.Partitions), r.cfg.Partitions)
 			}
 			patience.Reset(r.cfg.AssignmentPatience)

@@ -140,7 +140,7 @@ func TestRefusedMistakes(t *testing.T) {
 	}{
 		"several at once": {
 			[]string{"interval: {{.Interval}}", "intervall: 1s", "from: paid", "from: payed", "value: json}\nsteps", "value: jason}\nsteps"},
-			[]string{"intervall", "payed", "jason", "4 mistakes, nothing was started"},
+			[]string{"intervall", "payed", "jason", "4 mistakes"},
 		},
 		"a bare number":      {[]string{"interval: {{.Interval}}", "interval: 300"}, []string{"interval", "unit"}},
 		"a bad expression":   {[]string{`value.status == "paid"`, `value.status = "paid"`}, []string{"steps.paid.filter"}},

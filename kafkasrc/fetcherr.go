@@ -77,6 +77,6 @@ func (f *Fetcher) offsetGone(ctx context.Context, tp element.TopicPartition, err
 		return ctx.Err()
 	}
 	return fault.Stopf(fault.OffsetGone,
-		"topic %s partition %d: offset %d is not in the log, %s%s; choose a start position for the partition explicitly, or restore a checkpoint whose positions are in the log: %w",
+		"topic %s partition %d: offset %d is not in the log, %s%s; what is gone cannot be processed: to accept that, start under another application name, else put the records back: %w",
 		tp.Topic, tp.Partition, asked, available, why, err)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -161,6 +162,9 @@ func (s *service) openKafka(ctx context.Context) error {
 	}
 	s.onClose(func() error { s.manager.Close(); return nil })
 
+	if err := s.awaitAlone(ctx, s.otherPatience()); err != nil {
+		return err
+	}
 	var inputs []string
 	for _, src := range s.plan.Sources {
 		inputs = append(inputs, src.Topic)
@@ -174,6 +178,9 @@ func (s *service) openKafka(ctx context.Context) error {
 	s.onClose(func() error { s.group.Close(); return nil })
 	return nil
 }
+
+// otherPatience is how long another member may stay in the group: longer than the session of one that died.
+func (s *service) otherPatience() time.Duration { return s.cfg.SessionTimeout + 5*time.Second }
 
 func (s *service) fence(ownership uint64) (member string, generation int32, instance string, err error) {
 	f, err := s.group.Fence(ownership)
@@ -198,7 +205,7 @@ func (s *service) run(ctx context.Context) error {
 		Interval: s.cfg.Interval, CheckpointTimeout: s.cfg.CheckpointTimeout, MinPause: s.cfg.MinPause,
 		UncommittedLimit: s.cfg.UncommittedLimit, ShutdownTimeout: s.cfg.ShutdownTimeout,
 		RecoverFromStore: s.cfg.RecoverFromStore,
-		Partitions:       partitions, AssignmentPatience: 2*s.cfg.SessionTimeout + 5*time.Second,
+		Partitions:       partitions, AssignmentPatience: s.otherPatience() + time.Duration(rand.Int64N(int64(s.otherPatience()))),
 	}, ports, logging(s.log, s.cfg.Listener))
 	if err != nil {
 		return err

@@ -288,5 +288,8 @@ func (m *Manager) errorOf(slot int, rep Report, j *job) error {
 		rec, code = classed.Recovery, classed.Code // it knows more than the Machine
 	}
 	id := TransactionalID(m.cfg.Application, m.cfg.Instance, slot)
+	if rec == fault.Stop && code == fault.Fenced {
+		return fault.New(rec, code, "transaction of %s: %s: another process uses instance id %q: every instance needs its own: %w", id, rep.Step, m.cfg.Instance, cause)
+	}
 	return fault.New(rec, code, "transaction of %s: %s: %w", id, rep.Step, cause)
 }

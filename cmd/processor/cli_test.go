@@ -70,7 +70,7 @@ func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
 	} {
 		code, stdout, stderr := cli(t, strings.Fields(line)...)
 		if strings.HasPrefix(line, "broker --data-dir") {
-			require.Equal(t, 1, code, line)
+			require.Equal(t, 20, code, line)
 		} else {
 			require.Equal(t, 2, code, "%s: %s", line, stderr)
 		}

@@ -135,7 +135,7 @@ func load(cmd *cobra.Command, file string, set []string) (*config.Service, error
 		fmt.Fprintln(cmd.ErrOrStderr(), p)
 	}
 	if err := problems.Err(); err != nil {
-		return nil, fault.Stopf(fault.BadFile, "%s: %s, nothing was started", file, counted(problems.Len(), "mistake"))
+		return nil, fault.Stopf(fault.BadFile, "%s: %s", file, counted(problems.Len(), "mistake"))
 	}
 	return svc, nil
 }

@@ -69,11 +69,11 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 	if cfg.DataDir != "" {
 		dir := filepath.Join(cfg.DataDir, "cluster")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("broker: data directory: %w", err)
+			return nil, fault.Stopf(fault.CheckpointDir, "broker: data directory: %w", err)
 		}
 		lock, err := lockDir(cfg.DataDir)
 		if err != nil {
-			return nil, fmt.Errorf("broker: data directory: %w", err)
+			return nil, fault.Stopf(fault.CheckpointDir, "broker: data directory: %w", err)
 		}
 		b.lock = lock
 		opts = append(opts, kfake.DataDir(dir))
