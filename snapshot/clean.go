@@ -21,8 +21,8 @@ type CleanReport struct {
 // Clean deletes what nothing needs of this instance's files. Kept are: the NumRetained newest committed checkpoints;
 // everything newer than the newest committed one; older ones that hold a task for which no newer committed root of
 // any instance exists (it moved, and its new owner has not committed yet); everything that those roots, the roots of
-// other instances (a partition that moved takes its chain along) and the roots in committed name; and merged runs
-// that no committed root names yet.
+// other instances (a partition that moved takes its chain along) and the roots in committed name; merged runs
+// that no committed root names yet; and the files of a successor, if this process was replaced and goes on for a while.
 //
 // committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this
 // instance count as committed without a marker. They must have been read before the call. When a root or a marker
@@ -218,7 +218,9 @@ func (c *cleaner) settleMerged() {
 	c.r.parsed = parsed
 }
 
-// judgeFiles condemns this instance's files that are neither needed nor newer than the newest committed checkpoint.
+// judgeFiles condemns this instance's files that are neither needed nor newer than the newest committed checkpoint, nor
+// of an incarnation that came after this one: a successor's merged run is named by no root yet, and only the successor
+// knows of it.
 // Roots come first, oldest first, then markers, then data: what an interrupted Clean leaves is never a root whose runs
 // are gone, nor a marker without its root that is newer than a root.
 func (c *cleaner) judgeFiles() *cleanPlan {
@@ -233,7 +235,7 @@ func (c *cleaner) judgeFiles() *cleanPlan {
 			if p.kind == markerFile { // lives as long as its root
 				key.kind = rootFile
 			}
-			if c.needed[key.String()] || p.name.ID > c.newest {
+			if c.needed[key.String()] || p.name.ID > c.newest || !c.r.owns(p.name) {
 				c.report.KeptBytes += f.Length
 				continue
 			}

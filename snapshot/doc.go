@@ -15,8 +15,8 @@
 //	    bytes claim.
 //	I6  Clean deletes only files of its own instance that nothing reaches: no retained root, no root named by a
 //	    committed handle, no root of another instance, no root that holds a task of which no newer root is known to
-//	    be committed, and nothing newer than the newest committed checkpoint. If one root cannot be read it deletes
-//	    nothing.
+//	    be committed, nothing newer than the newest committed checkpoint, and nothing of an incarnation that appeared
+//	    after the Repository was opened (a successor's). If one root cannot be read it deletes nothing.
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows the
 //	    task. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.

@@ -20,6 +20,7 @@ func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, ent
 	if len(entry.Runs) == 0 {
 		return RunRef{}, nil
 	}
+	r.claim(name)
 	if !ValidName(entry.Task.Source) || entry.Task.Partition < 0 || entry.ChainEnd() > name.ID {
 		return RunRef{}, fmt.Errorf("merge %s: task %s with runs up to %d is not valid", name, entry.Task, entry.ChainEnd())
 	}

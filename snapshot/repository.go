@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 )
 
@@ -44,6 +45,9 @@ type Repository struct {
 	merged map[string]string    // by task: the newest full run written here, while no committed root names it
 	parsed map[string]cleanRoot // by path: roots that Clean kept the last time
 	files  map[string]int64     // sizes of files known to be durable
+	// own: the incarnations that Clean may delete files of: those that this Repository writes for, and those that were
+	// there when it was opened. Files of any other are a successor's: this process was replaced and does not know it yet.
+	own map[element.Incarnation]bool
 }
 
 // OpenRepository opens the checkpoint directory, creates or reads its store id and removes what interrupted writes
@@ -67,6 +71,7 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	r := &Repository{
 		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
 		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]string{}, parsed: map[string]cleanRoot{}, files: map[string]int64{},
+		own: map[element.Incarnation]bool{},
 	}
 	if r.log == nil {
 		r.log = slog.Default()
@@ -128,7 +133,34 @@ func (r *Repository) open(ctx context.Context, readOnly bool) (err error) {
 	if n > 0 {
 		r.log.Info("removed files of interrupted writes", "dir", r.dir, "files", n)
 	}
+	if err != nil {
+		return err
+	}
+	return r.findPredecessors(ctx)
+}
+
+// findPredecessors notes which incarnations of this instance have left files.
+func (r *Repository) findPredecessors(ctx context.Context) error {
+	files, err := r.st.List(ctx, r.dir+"/")
+	for _, f := range files {
+		if p := parseFilePath(f.Name); p.kind != foreignFile {
+			r.claim(p.name)
+		}
+	}
 	return err
+}
+
+// claim notes that files of this name are ours to delete.
+func (r *Repository) claim(name element.CheckpointName) {
+	r.mu.Lock()
+	r.own[name.Incarnation] = true
+	r.mu.Unlock()
+}
+
+func (r *Repository) owns(name element.CheckpointName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.own[name.Incarnation]
 }
 
 // StoreID is the identity of the checkpoint directory: 32 hex digits.
@@ -144,6 +176,7 @@ func (r *Repository) Close() error { return r.st.Close() }
 // wrote, are durable. Application, Instance and StoreID are set when empty and must match when not. Tasks may come in
 // any order. A run whose file is not there with its size gives a CorruptError, and no root.
 func (r *Repository) WriteRoot(ctx context.Context, root *Root) (RootRef, error) {
+	r.claim(root.Name)
 	c := root.sorted()
 	for _, f := range []struct {
 		field *string
