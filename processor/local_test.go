@@ -161,7 +161,7 @@ func (l *line) announce() { l.keeper.Committed(*l.root, l.all()) }
 func (l *line) settled() {
 	l.t.Helper()
 	for _, e := range l.all() {
-		require.Eventually(l.t, func() bool { v, ok := l.local.Version(e.Task); return ok && v == versionOf(*l.root, e) }, 10*time.Second, time.Millisecond)
+		require.Eventually(l.t, func() bool { v, ok := l.local.Version(e.Task); return ok && v == versionOf(*l.root, e) }, time.Minute, time.Millisecond)
 	}
 	require.NoError(l.t, l.local.Flush(l.t.Context()))
 	requireCopies(l.t, l.local, l.repo, l.all())
