@@ -26,10 +26,12 @@ import (
 type Local struct {
 	fs  vfs.FS
 	dir string // for messages
+	id  string // 8 hex digits that begin the names of this Local's temporary files
 
 	mu    sync.Mutex
 	known map[string]bool // directories that are durable
 	busy  map[string]bool // temporary files being written
+	swept map[string]bool // directories that were swept before
 }
 
 var _ Storage = (*Local)(nil)
@@ -67,7 +69,7 @@ func OpenLocalReadOnly(dir string) (*Local, error) {
 
 // NewLocal makes Storage of a file system; dir is how messages name it. The file system is closed with the Local.
 func NewLocal(fsys vfs.FS, dir string) *Local {
-	return &Local{fs: fsys, dir: dir, known: map[string]bool{".": true}, busy: map[string]bool{}}
+	return &Local{fs: fsys, dir: dir, id: randomHex(), known: map[string]bool{".": true}, busy: map[string]bool{}, swept: map[string]bool{}}
 }
 
 // probe writes and removes a temporary file, so that a directory that cannot be written is refused at the start and
@@ -76,7 +78,7 @@ func (l *Local) probe() error {
 	if _, err := l.fs.ReadDir("."); err != nil {
 		return ioFault(l.dir, "it cannot be read", err)
 	}
-	tmp := tempName(".")
+	tmp := l.tempName(".")
 	f, err := l.fs.Create(tmp)
 	if err == nil {
 		_, err = f.Write([]byte("probe\n"))
@@ -92,10 +94,12 @@ func (l *Local) Location() string { return l.dir }
 func (l *Local) Close() error { return l.fs.Close() }
 
 // tempName draws the name of a file being written. It does not depend on the final name, so its length is bounded.
-func tempName(dir string) string {
-	var b [8]byte
+func (l *Local) tempName(dir string) string { return path.Join(dir, l.id+randomHex()+tempSuffix) }
+
+func randomHex() string {
+	var b [4]byte
 	rand.Read(b[:]) // never fails
-	return path.Join(dir, hex.EncodeToString(b[:])+tempSuffix)
+	return hex.EncodeToString(b[:])
 }
 
 func isTemp(base string) bool {
@@ -156,7 +160,7 @@ func (l *Local) createTemp(dir string) (vfs.File, string, error) {
 		if err := l.ensureDir(dir); err != nil {
 			return nil, "", err
 		}
-		tmp := tempName(dir)
+		tmp := l.tempName(dir)
 		l.setBusy(tmp, true)
 		f, err := l.fs.Create(tmp)
 		if err == nil {
@@ -291,12 +295,17 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 	return ioFault(l.dir, "delete "+name, l.fs.Remove(name))
 }
 
-// Sweep removes temporary files directly below a prefix, save those that this Local is writing.
+// Sweep removes temporary files directly below a prefix, save those that this Local is writing: the first time all, for
+// this Local's process has just taken over; later only its own, because another one may have taken over from it.
 func (l *Local) Sweep(ctx context.Context, prefix string) (int, error) {
 	dir := strings.TrimSuffix(prefix, "/")
 	if !validPath(dir) {
 		return 0, fmt.Errorf("sweep %q: %w", prefix, fs.ErrInvalid)
 	}
+	l.mu.Lock()
+	again := l.swept[dir]
+	l.swept[dir] = true
+	l.mu.Unlock()
 	entries, err := l.fs.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -304,7 +313,7 @@ func (l *Local) Sweep(ctx context.Context, prefix string) (int, error) {
 	n := 0
 	for _, e := range entries {
 		name := path.Join(dir, e.Name)
-		if !e.Regular || !isTemp(e.Name) || l.isBusy(name) {
+		if !e.Regular || !isTemp(e.Name) || l.isBusy(name) || (again && !strings.HasPrefix(e.Name, l.id)) {
 			continue
 		}
 		if err = context.Cause(ctx); err != nil {

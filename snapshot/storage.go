@@ -46,7 +46,8 @@ type Storage interface {
 	// Delete removes an object; fs.ErrNotExist when there is none.
 	Delete(ctx context.Context, name string) error
 	// Sweep removes what interrupted Puts left under a prefix and gives the number of objects. Puts in progress of
-	// this Storage are spared; those of another process would fail.
+	// this Storage are spared. The first Sweep of a prefix makes those of another process fail; later ones take only what
+	// this Storage itself has left: by then another process may have taken its place.
 	Sweep(ctx context.Context, prefix string) (int, error)
 	// Location is the directory or URL as messages print it.
 	Location() string

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,5 +53,23 @@ func TestCleanOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 	require.Len(t, rep.Retained, 3)
 	require.NotZero(t, rep.Deleted, "what the first left goes")
 	_, err = third.Verify(ctx, next.Tasks[0])
+	require.NoError(t, err)
+}
+
+// TestSweepOfAReplacedProcessSparesItsSuccessor: the same, with the successor in the middle of writing a file. That it
+// fails would end the successor: its directory seems to have vanished.
+func TestSweepOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
+	m := vfs.NewMem()
+	first := openRepo(t, m, "i-0")
+	ref, _ := mustCheckpoint(t, first, 1, 1, nil, &Root{}, map[element.TaskID]change{taskA: {"totals/acc|a": val("x")}})
+	require.NoError(t, first.MarkCommitted(ctx, ref))
+	second := openRepo(t, m, "i-0")
+	_, err := second.st.Put(ctx, "shop/i-0/chk-2-0000000000000002.data", func(w io.Writer) error {
+		if _, err := w.Write([]byte("half")); err != nil {
+			return err
+		}
+		_, err := first.Clean(ctx, []RootRef{ref})
+		return err
+	})
 	require.NoError(t, err)
 }
