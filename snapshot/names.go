@@ -113,6 +113,12 @@ func (p filePath) String() string {
 	return p.dir
 }
 
+// checkpointFiles are the kinds of files named chk-<name><suffix>.
+var checkpointFiles = [...]struct {
+	suffix string
+	kind   fileKind
+}{{dataSuffix, packFile}, {rootSuffix, rootFile}, {markerSuffix, markerFile}}
+
 // parseFilePath recognises our files; anything else is foreignFile and left alone.
 func parseFilePath(path string) filePath {
 	parts := strings.Split(path, "/")
@@ -123,9 +129,9 @@ func parseFilePath(path string) filePath {
 	base := parts[2]
 	nameText := ""
 	if rest, ok := strings.CutPrefix(base, "chk-"); ok {
-		for suffix, kind := range map[string]fileKind{dataSuffix: packFile, rootSuffix: rootFile, markerSuffix: markerFile} {
-			if s, ok := strings.CutSuffix(rest, suffix); ok {
-				p.kind, nameText = kind, s
+		for _, k := range checkpointFiles {
+			if s, ok := strings.CutSuffix(rest, k.suffix); ok {
+				p.kind, nameText = k.kind, s
 			}
 		}
 	} else if rest, ok := strings.CutPrefix(base, "full-"); ok {
