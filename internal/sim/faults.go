@@ -120,7 +120,7 @@ func (w *world) pause(p *process) {
 
 // halt stops a process; with some chance another one is started in its place meanwhile.
 func (w *world) halt(p *process, d time.Duration, replaced int) {
-	p.pausedUntil = w.now + d
+	p.pausedUntil = max(p.pausedUntil, w.now+d)
 	w.tracef(p, "FAULT: stands still for %v", d)
 	if w.chance(replaced) {
 		w.outside(nil, w.lag(10*time.Millisecond), kSupervise, func() {

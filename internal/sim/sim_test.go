@@ -1,13 +1,11 @@
 package sim
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"reflect"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,25 +34,6 @@ func replay(cfg Config) string {
 		bug = "SIM_BUG=" + cfg.Bug.String() + " "
 	}
 	return fmt.Sprintf("%sSIM_SEED=%d go test ./internal/sim -run TestReplay -v", bug, cfg.Seed)
-}
-
-// TestRegressions runs the seeds that failed once.
-func TestRegressions(t *testing.T) {
-	f, err := os.Open("testdata/regressions.txt")
-	require.NoError(t, err)
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		text, _, _ := strings.Cut(lines.Text(), "#")
-		if text = strings.TrimSpace(text); text == "" {
-			continue
-		}
-		seed, err := strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-		res := Run(Config{Seed: seed})
-		require.NoError(t, res.Err, "replay: %s", replay(Config{Seed: seed}))
-	}
-	require.NoError(t, lines.Err())
 }
 
 // TestSchedules runs random schedules, one per seed from 1 (SIM_FROM) on. A failure names its seed and the command that

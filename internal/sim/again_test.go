@@ -1,0 +1,30 @@
+package sim
+
+import (
+	"bufio"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestRegressions runs the seeds that failed once. It stands in the first file, so it runs first.
+func TestRegressions(t *testing.T) {
+	f, err := os.Open("testdata/regressions.txt")
+	require.NoError(t, err)
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		seed, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+		res := Run(Config{Seed: seed})
+		require.NoError(t, res.Err, "replay: %s", replay(Config{Seed: seed}))
+	}
+	require.NoError(t, lines.Err())
+}
