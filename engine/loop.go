@@ -6,6 +6,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -88,6 +89,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		if a.pending != nil && a.pending.name.ID == e.id {
 			a.pending.ref = e.root
 		}
+		failpoint.Hit(failpoint.PermitBefore)
 		return a.co.RootWritten(now, e.id), nil
 	case evCommitted:
 		if e.err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
@@ -211,7 +212,13 @@ func (a *attempt) readState(ctx context.Context, t *owned) error {
 		return nil
 	}
 	began := time.Now()
+	if err := failpoint.Err(failpoint.RestoreBefore); err != nil {
+		return err
+	}
 	stats, err := a.r.ports.Checkpoints.Restore(ctx, t.committed, t.state.Load)
+	if err == nil {
+		err = failpoint.Err(failpoint.RestoreAfter)
+	}
 	if err != nil {
 		return fmt.Errorf("restore task %s from checkpoint %s: %w", t.id, t.root.Name, err)
 	}
@@ -268,9 +275,11 @@ func (a *attempt) commitStart() error {
 		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: t.position, Metadata: text})
 	}
 	if len(c.Offsets) > 0 {
+		failpoint.Hit(failpoint.StartCommitBefore)
 		if err := a.r.ports.Committer.CommitInitial(a.ctx, c, a.asg.Epoch); err != nil {
 			return fmt.Errorf("commit the start positions of %d partitions: %w", len(c.Offsets), err)
 		}
+		failpoint.Hit(failpoint.StartCommitAfter)
 	}
 	if recovered != nil {
 		a.last = recovered

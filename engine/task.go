@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
@@ -107,11 +108,15 @@ func (t *task) process(ctx context.Context, d element.Delivery) error {
 // Nothing in it grows with the number of keys.
 func (t *task) onBarrier(id element.CheckpointID) error {
 	start := time.Now()
+	failpoint.Hit(failpoint.BarrierBefore)
 	if err := t.chain.Flush(); err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.FreezeBefore)
 	frozen := t.state.Freeze(id)
+	failpoint.Hit(failpoint.FreezeAfter)
 	t.out.Barrier(id)
+	failpoint.Hit(failpoint.BarrierAfter)
 	ack := taskAck{position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, sync: time.Since(start), at: start}
 	t.moved, t.asked = false, false
 	t.report(event{kind: evBarrier, id: id, task: t.id, ack: ack})

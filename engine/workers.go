@@ -8,6 +8,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -117,6 +118,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 
 // commit commits the transaction: outputs, positions and, in each position's metadata, the handle of the root.
 func (a *attempt) commit(act checkpoint.CommitAction) error {
+	failpoint.Hit(failpoint.PermitAfter)
 	p := a.pending
 	c := checkpoint.Commit{Name: p.name, Permit: act.Permit}
 	for _, t := range p.root.Tasks {
@@ -159,6 +161,7 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 
 // complete makes the committed checkpoint the one that everything falls back to.
 func (a *attempt) complete(id element.CheckpointID) {
+	failpoint.Hit(failpoint.CompleteBefore)
 	p := a.pending
 	a.pending = nil
 	a.r.rejoined = false
@@ -170,6 +173,7 @@ func (a *attempt) complete(id element.CheckpointID) {
 		t.inbox.commit(id)
 		a.adopted(entry)
 	}
+	failpoint.Hit(failpoint.CompleteAfter)
 	a.release(id)
 	if a.r.ports.Local != nil {
 		a.r.ports.Local.Committed(ref, p.root.Tasks)
@@ -189,9 +193,11 @@ func (a *attempt) release(id element.CheckpointID) {
 	a.released = done
 	a.spawn(func() {
 		defer close(done)
+		failpoint.Hit(failpoint.ReleaseBefore)
 		if err := sink.Release(id); err != nil && a.ctx.Err() == nil {
 			a.report(event{kind: evFailed, err: fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)})
 		}
+		failpoint.Hit(failpoint.ReleaseAfter)
 	})
 }
 
@@ -202,9 +208,11 @@ func (a *attempt) markCommitted(ref snapshot.RootRef) {
 	a.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), markTimeout)
 		defer cancel()
+		failpoint.Hit(failpoint.MarkerBefore)
 		if err := store.MarkCommitted(ctx, ref); err != nil {
 			lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("mark checkpoint %s committed: %w", ref.Name, err))
 		}
+		failpoint.Hit(failpoint.MarkerAfter)
 	})
 }
 

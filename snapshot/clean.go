@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 )
 
 // CleanReport says what Clean did.
@@ -264,11 +265,17 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 	clear(r.files) // others may delete too: look again
 	r.mu.Unlock()
 	for _, f := range plan.doomed {
+		if err := failpoint.Err(failpoint.CleanBefore); err != nil {
+			return rep, err
+		}
 		if err := r.st.Delete(ctx, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return rep, err
 		}
 		rep.Deleted++
 		rep.DeletedBytes += f.Length
+		if err := failpoint.Err(failpoint.CleanAfter); err != nil {
+			return rep, err
+		}
 	}
 	_, err := r.st.Sweep(ctx, r.dir+"/") // of writes whose own cleaning up failed
 	return rep, err

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/vfs"
 )
@@ -131,7 +132,7 @@ func (l *Local) put(ctx context.Context, name string, write func(io.Writer) erro
 	w := &putWriter{ctx: ctx, f: f}
 	err = w.fill(write)
 	if err == nil {
-		err = f.Sync() // never retried: after an error the file is given up
+		err = syncFile(f, strings.HasSuffix(name, rootSuffix))
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
@@ -140,18 +141,47 @@ func (l *Local) put(ctx context.Context, name string, write func(io.Writer) erro
 		err = context.Cause(ctx)
 	}
 	if err == nil {
+		err = failpoint.Err(failpoint.RenameBefore)
+	}
+	if err == nil {
 		err = l.publish(tmp, name)
 	}
 	if err != nil {
 		l.fs.Remove(tmp) // best effort; what stays is swept at the next start
 		return FileInfo{}, err
 	}
-	if err := l.fs.SyncDir(dir); err != nil {
+	if err = failpoint.Err(failpoint.RenameAfter); err == nil {
+		err = failpoint.Err(failpoint.DirFsyncBefore)
+	}
+	if err == nil {
+		err = l.fs.SyncDir(dir)
+	}
+	if err != nil {
 		// The name may or may not be durable. Nothing refers to it, so it is taken back.
 		l.fs.Remove(name)
 		return FileInfo{}, err
 	}
+	failpoint.Hit(failpoint.DirFsyncAfter)
 	return FileInfo{Name: name, Length: w.n, CRC32C: w.crc}, nil
+}
+
+// syncFile is never retried: after an error the file is given up.
+func syncFile(f vfs.File, root bool) (err error) {
+	if root {
+		err = failpoint.Err(failpoint.RootFsyncBefore)
+	} else {
+		err = failpoint.Err(failpoint.FileFsyncBefore)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return err
+	}
+	if root {
+		return failpoint.Err(failpoint.RootFsyncAfter)
+	}
+	return failpoint.Err(failpoint.FileFsyncAfter)
 }
 
 // createTemp makes the directory when needed, once more when it has vanished since.

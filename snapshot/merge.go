@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 )
 
 // Merge writes the state that a task's runs amount to as one full run in a file of its own, with one fsync. Newer
@@ -36,12 +37,18 @@ func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, ent
 		return RunRef{}, err
 	}
 	path := filePath{dir: r.dir, kind: fullFile, name: name, task: entry.Task.String()}.String()
+	if err := failpoint.Err(failpoint.MergeBefore); err != nil {
+		return RunRef{}, fmt.Errorf("merge %s: task %s: %w", name, entry.Task, err)
+	}
 	r.protect(entry.Task.String(), path) // before it appears, so that no Clean can meet it unprotected
 	var ref RunRef
 	info, err := r.st.Put(ctx, path, func(w io.Writer) (err error) {
 		ref, err = m.write(w, name)
 		return err
 	})
+	if err == nil {
+		err = failpoint.Err(failpoint.MergeAfter)
+	}
 	if err != nil {
 		r.Forget(RunRef{File: path})
 		return RunRef{}, fmt.Errorf("merge %s: task %s: %w", name, entry.Task, err)

@@ -7,6 +7,7 @@ import (
 	"iter"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 )
 
 // TaskDelta is what one task changed since a checkpoint.
@@ -38,6 +39,9 @@ func (r *Repository) Persist(ctx context.Context, name element.CheckpointName, d
 	if !any {
 		return refs, nil
 	}
+	if err := failpoint.Err(failpoint.DeltaBefore); err != nil {
+		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
+	}
 	path := filePath{dir: r.dir, kind: packFile, name: name}.String()
 	info, err := r.st.Put(ctx, path, func(w io.Writer) error {
 		rw := newRunWriter(w)
@@ -51,7 +55,7 @@ func (r *Repository) Persist(ctx context.Context, name element.CheckpointName, d
 			}
 			refs[i] = ref
 		}
-		return nil
+		return failpoint.Err(failpoint.DeltaAfter)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint %s: %w", name, err)

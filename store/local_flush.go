@@ -11,6 +11,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 )
 
 const (
@@ -152,7 +153,13 @@ func (l *Local) take() *flusher {
 // write does the steps of a flush. Their order is what a crash between any two relies on: no record says applied
 // while its data changes, and no data goes while a record that says applied names it.
 func (w *flusher) write(ctx context.Context) error {
+	if err := failpoint.Err(failpoint.LocalIntentBefore); err != nil {
+		return err
+	}
 	if err := w.records(stateIntent); err != nil {
+		return err
+	}
+	if err := failpoint.Err(failpoint.LocalIntentAfter); err != nil {
 		return err
 	}
 	if err := w.drop(); err != nil {
@@ -162,15 +169,27 @@ func (w *flusher) write(ctx context.Context) error {
 		return nil
 	}
 	for i := range w.batch {
+		if err := failpoint.Err(failpoint.LocalDataBefore); err != nil {
+			return err
+		}
 		if err := w.data(ctx, &w.batch[i]); err != nil {
+			return err
+		}
+		if err := failpoint.Err(failpoint.LocalDataAfter); err != nil {
 			return err
 		}
 	}
 	if err := w.l.db.Sync(); err != nil {
 		return err
 	}
+	if err := failpoint.Err(failpoint.LocalAppliedBefore); err != nil {
+		return err
+	}
 	w.version++ // the same keys again
-	return w.records(stateApplied)
+	if err := w.records(stateApplied); err != nil {
+		return err
+	}
+	return failpoint.Err(failpoint.LocalAppliedAfter)
 }
 
 func (l *Local) finish(batch []flushTask, written int64, busy time.Duration) {

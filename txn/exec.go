@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 )
@@ -104,9 +105,15 @@ func (m *Manager) exec(j *job, a Action) (ev Event, answered bool) {
 	case ActDrop:
 		return m.drop(j, c), true
 	case ActCommit:
-		return m.end(j, c, kgo.TryCommit), true
+		failpoint.Hit(failpoint.EndTxnBefore)
+		ev = m.end(j, c, kgo.TryCommit)
+		failpoint.Hit(failpoint.EndTxnAfter)
+		return ev, true
 	case ActAbort:
-		return m.end(j, c, kgo.TryAbort), true
+		failpoint.Hit(failpoint.AbortBefore)
+		ev = m.end(j, c, kgo.TryAbort)
+		failpoint.Hit(failpoint.AbortAfter)
+		return ev, true
 	}
 	return Event{}, false
 }
@@ -122,6 +129,7 @@ func (j *job) answer(err error) Answer {
 // initSlots makes the clients of several slots at once: each initialisation may wait for the markers of a transaction
 // that it aborts.
 func (m *Manager) initSlots(j *job, acts []Action) []Event {
+	failpoint.Hit(failpoint.InitBefore)
 	evs := make([]Event, len(acts))
 	errs := make([]error, len(acts))
 	var wg sync.WaitGroup
@@ -139,6 +147,7 @@ func (m *Manager) initSlots(j *job, acts []Action) []Event {
 		}
 		m.marker = true
 	}
+	failpoint.Hit(failpoint.InitAfter)
 	return evs
 }
 
@@ -200,6 +209,7 @@ func (m *Manager) flush(j *job, c *client) Event {
 	start := time.Now()
 	m.sealed.Store(true)
 	m.setGate(nil)
+	failpoint.Hit(failpoint.FlushBefore)
 	err := c.cl.Flush(j.ctx)
 	c.letGo()
 	if err == nil {
@@ -210,6 +220,7 @@ func (m *Manager) flush(j *job, c *client) Event {
 		err = c.settle(j.ctx)
 	}
 	m.stats.Flush += time.Since(start)
+	failpoint.Hit(failpoint.FlushAfter)
 	failed := c.failed.Load()
 	if f := c.first.Load(); f != nil {
 		if f.topic == m.cfg.MarkerTopic && (errors.Is(f.err, kerr.UnknownTopicOrPartition) || errors.Is(f.err, kerr.UnknownTopicID)) {

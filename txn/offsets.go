@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/internal/failpoint"
 )
 
 // errNoFence is the cause when the group's member has no identity at the moment.
@@ -37,7 +38,9 @@ func (m *Manager) sendOffsets(j *job, c *client) Event {
 	if req.ProducerID, req.ProducerEpoch, err = c.cl.ProducerID(j.ctx); err != nil {
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
+	failpoint.Hit(failpoint.OffsetsBefore)
 	resp, err := req.RequestWith(j.ctx, c.cl)
+	failpoint.Hit(failpoint.OffsetsAfter)
 	if err != nil {
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
