@@ -17,7 +17,8 @@
 // facts_txn_test.go, facts_offsets_test.go, facts_group_test.go (how each is observed), gaps_test.go (a log that Kafka's
 // cleaner went through), env_test.go (their tools).
 //
-// Files, the service as a process: kill_test.go (SIGKILL in all phases), restart_test.go (time to the first output),
+// Files, the service as a process: kill_test.go (SIGKILL in all phases),
+// failpoint_test.go (SIGKILL, errors and pauses between two steps), restart_test.go (time to the first output),
 // idle_test.go, cases_test.go (cases from the field), refusal_test.go, handle_test.go, damage_test.go, recover_test.go,
 // record_test.go, alone_test.go (what is refused, with message and exit code, and that nothing is lost by it). Their tools: main_test.go
 // (the binary, the real Kafka), process_test.go, site_test.go (topics, files, readers), store_test.go (checkpoints),

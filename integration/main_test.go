@@ -36,12 +36,9 @@ func TestMain(m *testing.M) {
 var shared suite
 
 type suite struct {
-	binary struct {
-		once sync.Once
-		dir  string
-		err  error
-	}
-	kafka struct {
+	binary builder // as it is shipped
+	armed  builder // with failpoints
+	kafka  struct {
 		once   sync.Once
 		broker *kafkatest.Broker
 		err    error
@@ -52,25 +49,46 @@ func (s *suite) close() {
 	if s.kafka.broker != nil {
 		s.kafka.broker.Close()
 	}
-	if s.binary.dir != "" {
-		_ = os.RemoveAll(s.binary.dir)
+	for _, b := range []*builder{&s.binary, &s.armed} {
+		if b.dir != "" {
+			_ = os.RemoveAll(b.dir)
+		}
+	}
+}
+
+// builder builds the command once.
+type builder struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func (b *builder) build(flags ...string) {
+	if b.dir, b.err = os.MkdirTemp("", "processor-"); b.err != nil {
+		return
+	}
+	cmd := exec.Command("go", append(append([]string{"build"}, flags...), "-o", b.dir, "../cmd/processor")...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.err = fmt.Errorf("build the processor: %w\n%s", err, out)
 	}
 }
 
 // processorBinary builds the command as it is shipped and gives its path.
 func processorBinary(t *testing.T) string {
 	t.Helper()
+	t.Helper()
 	b := &shared.binary
-	b.once.Do(func() {
-		if b.dir, b.err = os.MkdirTemp("", "processor-"); b.err != nil {
-			return
-		}
-		cmd := exec.Command("go", "build", "-o", b.dir, "../cmd/processor")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			b.err = fmt.Errorf("build the processor: %w\n%s", err, out)
-		}
-	})
+	b.once.Do(func() { b.build() })
+	require.NoError(t, b.err)
+	return filepath.Join(b.dir, "processor")
+}
+
+// armedBinary builds the command with failpoints and gives its path.
+func armedBinary(t *testing.T) string {
+	t.Helper()
+	b := &shared.armed
+	b.once.Do(func() { b.build("-tags", "failpoints") })
 	require.NoError(t, b.err)
 	return filepath.Join(b.dir, "processor")
 }
