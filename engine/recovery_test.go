@@ -398,3 +398,34 @@ func TestAStateOfNoUseIsLetGoBeforeItIsReadAgain(t *testing.T) {
 	w.exact()
 	require.Zero(t, kept.Load())
 }
+
+// A process that was frozen between its read of the offsets and its look into the checkpoint directory sees checkpoints
+// of its successor that its offsets do not know. That is no reason to stop and to ask for offsets to be put back.
+func TestARefusalThatASecondReadDoesNotConfirmIsNone(t *testing.T) {
+	w := newWorld(t, 2)
+	stop := w.start(w.config(), nil)
+	w.produce(100, 5)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.mu.Lock()
+	w.staleReads = 1
+	w.mu.Unlock()
+	var rejoined atomic.Int64
+	stop = w.start(w.config(), &Listener{AttemptEnded: func(_ int, err error, rec fault.Recovery, _ time.Duration) {
+		if rec == fault.Rejoin {
+			rejoined.Add(1)
+		}
+	}})
+	w.produce(100, 5)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	require.EqualValues(t, 1, rejoined.Load())
+	// What a second read confirms is refused.
+	w.mu.Lock()
+	w.staleReads = 2
+	w.mu.Unlock()
+	r, err := New(countPlan(t), w.config(), w.ports(), nil)
+	require.NoError(t, err)
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(r.Run(t.Context())))
+}

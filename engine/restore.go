@@ -56,7 +56,29 @@ func (a *attempt) resolve() (map[element.TaskID]snapshot.Decision, error) {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}
-	return snapshot.Resolve(in)
+	decisions, err := snapshot.Resolve(in)
+	if err != nil {
+		return nil, a.stillRefused(facts, err)
+	}
+	return decisions, nil
+}
+
+// stillRefused looks at the offsets again before a refusal ends the process. A process that was frozen, and whose place was
+// taken meanwhile, may have read the offsets before its successor committed and the checkpoint directory after that:
+// what it sees does not fit together, and the advice of the refusal, to put offsets back, would do harm.
+func (a *attempt) stillRefused(facts []snapshot.TaskFacts, refused error) error {
+	stable, err := a.r.ports.Offsets.Stable(a.ctx, a.asg.Partitions)
+	if err != nil {
+		return fmt.Errorf("read the committed offsets again: %w", err)
+	}
+	for _, f := range facts {
+		for _, in := range f.Inputs {
+			if c := stable[in.TopicPartition]; c.Found != in.Found || c.Offset != in.Offset || c.Metadata != in.Metadata {
+				return fault.New(fault.Rejoin, fault.Failed, "another process committed %s while this one read the offsets", in.TopicPartition)
+			}
+		}
+	}
+	return refused
 }
 
 // facts collects the tasks of the assignment and what the cluster knows of their inputs.

@@ -193,7 +193,7 @@ func (s *service) run(ctx context.Context) error {
 		partitions += int(s.cluster.Topics[src.Topic].Partitions)
 	}
 	ports := engine.Ports{
-		Group: group{s.group}, Offsets: s.reads, Committer: s.manager, Checkpoints: s.repo, Local: s.local,
+		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
 		NewSource: s.newSource, NewSink: s.newSink,
 		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{})} },
 	}

@@ -1,0 +1,63 @@
+package processor
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/txn"
+)
+
+// goneTimeout bounds the search for what instances that are gone have left open; without it only time is lost.
+const goneTimeout = 10 * time.Second
+
+// committer is the transaction manager as the engine sees it. Its Init also ends what instances that are gone have left
+// open: the stable read that follows would wait for the timeout of those transactions.
+type committer struct {
+	*txn.Manager
+	s *service
+}
+
+var _ engine.Committer = committer{}
+
+// Init makes the own ids ours and fences those of instances that are gone.
+func (c committer) Init(ctx context.Context) error {
+	if err := c.Manager.Init(ctx); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
+	ids, err := c.s.fenceGone(bounded)
+	if len(ids) > 0 {
+		c.s.log.Info("ended the transactions of an instance that is gone", "transactional_ids", ids)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.s.log.Warn("could not end the transactions of instances that are gone: readers wait for their timeout", "error", err)
+	}
+	return ctx.Err()
+}
+
+// fenceGone fences the instances that have files in the checkpoint directory and are not in the group.
+func (s *service) fenceGone(ctx context.Context) ([]string, error) {
+	known, err := s.repo.Instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known = slices.DeleteFunc(known, func(name string) bool { return name == s.instance })
+	if len(known) == 0 {
+		return nil, nil
+	}
+	groups, err := kadm.NewClient(s.reads.cl).DescribeGroups(ctx, s.plan.Application)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range groups[s.plan.Application].Members {
+		if m.InstanceID != nil {
+			known = slices.DeleteFunc(known, func(name string) bool { return name == *m.InstanceID })
+		}
+	}
+	return s.manager.FenceGone(ctx, known)
+}
