@@ -24,6 +24,6 @@
 // started by openLocal and awaited in close, after the engine has ended.
 //
 // Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
-// instance id), log.go (what is logged), offsets.go (reads of positions), alone.go and gone.go (other instances), local.go (keeper of the local copy: life and
-// schedule), local_read.go (its reading), lane.go (the way of one task's copy to the newest root).
+// instance id), log.go (what is logged), offsets.go (reads of positions), alone.go and gone.go (other instances),
+// local.go (keeper of the local copy: life and schedule), local_read.go (its reading), lane.go (the way of one task's copy to the newest root).
 package processor

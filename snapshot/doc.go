@@ -34,5 +34,5 @@
 //
 // Files: names.go names and paths, errors.go, storage.go and local.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
-// list.go, persist.go, restore.go, chain.go, verify.go, merge.go, clean.go, resolve.go with refusal.go, recover.go.
+// list.go, instances.go, persist.go, restore.go, chain.go, verify.go, merge.go, clean.go, resolve.go with refusal.go, recover.go.
 package snapshot
