@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,7 +55,6 @@ func (s *site) storeIsWhole() (entries int64) {
 	repo := s.repository()
 	handles := s.handles()
 	require.Len(s.t, handles, int(s.parts))
-	known := map[string]bool{}
 	var newest snapshot.RootRef
 	for p, h := range handles {
 		require.Equal(s.t, snapshot.HandleCheckpoint, h.Kind)
@@ -73,6 +74,14 @@ func (s *site) storeIsWhole() (entries int64) {
 		entries += stats.FullEntries + stats.DeltaEntries
 		newest = h.Root
 	}
+	require.Empty(s.t, s.leftOver(repo, newest), "they belong to no retained checkpoint; newest %s", newest.Name)
+	return entries
+}
+
+// leftOver lists the files that nothing needs, seen from the newest root.
+func (s *site) leftOver(repo *snapshot.Repository, newest snapshot.RootRef) (left []string) {
+	s.t.Helper()
+	known := map[string]bool{}
 	ref, roots := &newest, 0
 	for ; ref != nil; roots++ {
 		root, err := repo.ReadRoot(s.ctx, *ref)
@@ -88,16 +97,53 @@ func (s *site) storeIsWhole() (entries int64) {
 		}
 		ref = root.Predecessor
 	}
-	// The stop does not wait for the cleaning after the last checkpoint.
-	require.LessOrEqual(s.t, roots, retained+1)
-	for name := range s.files() {
+	waiting := map[string]bool{}
+	for _, name := range s.fileNames() {
 		if strings.Count(name, "/") < 2 || known[name] {
 			continue // the store's own id; what a retained root names
 		}
-		// A merge that ended after the last root is named by the next one only.
-		require.True(s.t, strings.HasPrefix(filepath.Base(name), "full-"+newest.Name.String()), "%s belongs to no retained checkpoint; newest %s", name, newest.Name)
+		// A merge that ended after the last root was made up is named by the next one only: of each task at most one, by
+		// the last process. It bears the name of the checkpoint after which the merging began.
+		of, task, full := fullRun(name)
+		if !full || of.Incarnation != newest.Name.Incarnation || of.ID > newest.Name.ID || waiting[task] {
+			left = append(left, name)
+		}
+		waiting[task] = true
 	}
-	return entries
+	// The stop does not wait for the cleaning after the last checkpoint.
+	if roots > retained+1 {
+		left = append(left, newest.Path+" and "+strconv.Itoa(roots-1)+" before it")
+	}
+	return left
+}
+
+// tidied waits until a job with nothing to do has cleaned up after its last checkpoint: a stop would cut that short.
+func (s *site) tidied(job *process) {
+	s.t.Helper()
+	repo := s.repository()
+	var left []string
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var newest snapshot.RootRef
+		for _, h := range s.handles() {
+			newest = h.Root
+		}
+		if left = s.leftOver(repo, newest); len(left) == 0 {
+			return
+		}
+		require.False(s.t, job.ended())
+		require.True(s.t, time.Now().Before(end), "nothing needs %v; newest %s", left, newest.Name)
+	}
+}
+
+// fullRun takes the name of a merged file apart: full-CHECKPOINT-INCARNATION-TASK.data.
+func fullRun(name string) (of element.CheckpointName, task string, ok bool) {
+	rest, ok := strings.CutPrefix(strings.TrimSuffix(filepath.Base(name), ".data"), "full-")
+	parts := strings.SplitN(rest, "-", 3)
+	if !ok || len(parts) < 3 {
+		return of, "", false
+	}
+	of, err := snapshot.ParseCheckpointName(parts[0] + "-" + parts[1])
+	return of, parts[2], err == nil
 }
 
 // files reads all files of the checkpoint directory.
