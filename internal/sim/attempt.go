@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
@@ -132,7 +133,8 @@ func (a *attempt) resolve(offsets []committed) error {
 	a.p.unsure = 0
 	decisions, err := snapshot.Resolve(in)
 	if err != nil {
-		return err
+		a.stillRefused(offsets, err)
+		return nil
 	}
 	for p := range a.p.w.broker.in {
 		id := element.TaskID{Source: sourceName, Partition: int32(p)}
@@ -140,6 +142,25 @@ func (a *attempt) resolve(offsets []committed) error {
 	}
 	a.restoreFrom(0)
 	return nil
+}
+
+// stillRefused reads the offsets again before a refusal ends the process: one that was replaced may have read them before
+// its successor committed, and the files after that.
+func (a *attempt) stillRefused(offsets []committed, refused error) {
+	w := a.p.w
+	w.call(a.p, kApplyFetchOffsets, func() reply { return w.broker.group.fetch(w.cfg.Bug != UnstableFetch) }, func(r reply) {
+		if r.lost || retriableCode(r.code) {
+			w.do(a.p, w.lag(4e6), kSend, func() { a.stillRefused(offsets, refused) })
+			return
+		}
+		a.then("resolve", func() error {
+			if !slices.Equal(r.committed, offsets) {
+				w.counts.SecondReads++
+				return fault.New(fault.Rejoin, fault.Failed, "another process committed while this one read the offsets")
+			}
+			return refused
+		})(nil)
+	})
 }
 
 // factsOf describes the tasks as the cluster knows them.

@@ -28,10 +28,7 @@
 //	I12 Equal seeds give equal traces.
 //	I14 What the driver takes for committed is committed (the one look inside; it is closed while a bug is planted).
 //
-// Known and tolerated (Counts.FalseAlarms): a process that was replaced between its stable read and its look at the
-// checkpoint directory may give up for good over offsets that seem to have expired or gone back.
-//
-// And by construction: a process that gives up for good otherwise, or an assertion of the code under test that fires, is a finding
+// And by construction: a process that gives up for good without having been replaced, or an assertion of the code under test that fires, is a finding
 // too. The numbers are those of the test plan.
 //
 // Planted bugs (bug.go) are mistakes of the models or of the driver, never of the code under test; each has to be found

@@ -131,7 +131,7 @@ func (p *process) die(power bool, keep float64) {
 }
 
 // exit is the end of a process by its own decision. Only one that was replaced may give up for good: its instance id is
-// somebody else's, or the offsets that it had read were no longer true when it looked for the files.
+// somebody else's.
 func (p *process) exit(err error) {
 	w := p.w
 	w.tracef(p, "EXITS: %v", err)
@@ -141,9 +141,6 @@ func (p *process) exit(err error) {
 	case err == nil:
 	case fault.CodeOf(err) == fault.Fenced:
 		w.counts.Fenced++
-	case p.facts != nil && !slices.Equal(p.facts, w.broker.group.effective()):
-		w.counts.FalseAlarms++
-		w.tracef(p, "  it decided on offsets that have changed since")
 	default:
 		w.violation("stop", "%s gives up for good: %v", p.label, err)
 	}

@@ -43,8 +43,8 @@ type Counts struct {
 	TimedOut                                        int // transactions
 	Reused, Restored                                int // task states: kept in memory, read from files
 	Drained                                         int // orderly stops
-	// FalseAlarms are processes that gave up because of a state of affairs that was over when they looked.
-	FalseAlarms int
+	// SecondReads are refusals that a second read of the offsets showed to be of a state of affairs that was over.
+	SecondReads int
 	HealedAt    time.Duration
 }
 
