@@ -28,6 +28,7 @@ type attempt struct {
 	tasks  map[element.TaskID]*owned
 	order  []element.TaskID
 	byTP   map[element.TopicPartition]element.TaskID
+	facts  []snapshot.TaskFacts                // what the group had committed when the attempt began
 	starts map[element.TaskID]element.Position // of tasks without a committed offset
 	lastID element.CheckpointID                // highest id in any handle seen, or given
 
@@ -44,6 +45,8 @@ type attempt struct {
 	merge    mergeState
 	events   chan event
 	wg       sync.WaitGroup // everything the attempt starts
+	// distrust: a file of the committed chain is missing, so the next attempt must read the states from the files.
+	distrust atomic.Bool
 }
 
 // owned is a task and what the loop knows of its snapshots.
@@ -93,6 +96,9 @@ func (a *attempt) prepare() error {
 		return err
 	}
 	if err := a.buildTasks(decisions); err != nil {
+		if fault.CodeOf(err) == fault.Corrupt {
+			return a.stillRefused(a.facts, err)
+		}
 		return err
 	}
 	return a.commitStart()
@@ -217,7 +223,7 @@ func (a *attempt) keepStates() {
 	}
 	a.r.kept = map[element.TaskID]*keptState{}
 	for id, t := range a.tasks {
-		if !t.whole || t.root == nil {
+		if !t.whole || t.root == nil || a.distrust.Load() {
 			continue
 		}
 		// The commit notice may not have reached the task before the end.

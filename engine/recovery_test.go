@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -428,4 +429,31 @@ func TestARefusalThatASecondReadDoesNotConfirmIsNone(t *testing.T) {
 	r, err := New(countPlan(t), w.config(), w.ports(), nil)
 	require.NoError(t, err)
 	require.Equal(t, fault.HandleMismatch, fault.CodeOf(r.Run(t.Context())))
+}
+
+// A file of the committed chain that vanishes under a running service ends it, with the file's name: not at the write of
+// the next root, where a replaced process would see the same, but when the files are read again and are still not there.
+func TestAFileThatVanishesIsFoundByTheNextRestore(t *testing.T) {
+	w := newWorld(t, 1)
+	r, err := New(countPlan(t), w.config(), w.ports(), nil)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- r.Run(t.Context()) }()
+	w.produce(50, 5)
+	w.caughtUp()
+	files, err := filepath.Glob(filepath.Join(w.repo.Location(), app, "i1", "*.data"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, f := range files {
+		require.NoError(t, os.Remove(f))
+	}
+	w.produce(50, 5)
+	select {
+	case err = <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the service goes on, or tries for ever")
+	}
+	require.Equal(t, fault.Corrupt, fault.CodeOf(err))
+	require.ErrorContains(t, err, ".data")
+	require.ErrorContains(t, err, "restore task")
 }

@@ -27,10 +27,11 @@ const firstCheckpoint = 100 * time.Millisecond
 
 // resolve reads what the group has committed and decides how every task of the assignment starts.
 func (a *attempt) resolve() (map[element.TaskID]snapshot.Decision, error) {
-	facts, err := a.facts()
+	facts, err := a.readFacts()
 	if err != nil {
 		return nil, err
 	}
+	a.facts = facts
 	in := snapshot.ResolveInput{
 		Application: a.r.cfg.Application,
 		ClusterID:   a.r.cfg.ClusterID,
@@ -81,8 +82,8 @@ func (a *attempt) stillRefused(facts []snapshot.TaskFacts, refused error) error 
 	return refused
 }
 
-// facts collects the tasks of the assignment and what the cluster knows of their inputs.
-func (a *attempt) facts() ([]snapshot.TaskFacts, error) {
+// readFacts collects the tasks of the assignment and what the cluster knows of their inputs.
+func (a *attempt) readFacts() ([]snapshot.TaskFacts, error) {
 	var names []string
 	source := map[string]string{} // by topic
 	for _, s := range a.r.plan.Sources {

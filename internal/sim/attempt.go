@@ -34,6 +34,7 @@ type attempt struct {
 	co        *checkpoint.Coordinator
 	pending   *pending
 	released  bool
+	distrust  bool // a file of the chain is gone: the next attempt reads the states from the files
 	onRelease []func()
 	last      *snapshot.RootRef
 	merging   bool
@@ -184,7 +185,10 @@ func (a *attempt) restoreFrom(i int) {
 			a.open()
 			return a.commitStart()
 		}
-		if err := a.tasks[i].restore(); err != nil {
+		if err := a.tasks[i].restore(); fault.CodeOf(err) == fault.Corrupt {
+			a.stillRefused(a.p.facts, err)
+			return nil
+		} else if err != nil {
 			return err
 		}
 		a.restoreFrom(i + 1)
@@ -300,7 +304,7 @@ func (a *attempt) keepStates() {
 	a.p.kept = map[element.TaskID]*keptState{}
 	for _, t := range a.tasks {
 		a.p.reached[t.id] = t.position.Offset
-		if !t.whole || t.root == nil {
+		if !t.whole || t.root == nil || a.distrust {
 			continue
 		}
 		t.state.commit(t.root.Name.ID)

@@ -175,6 +175,10 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 		ref, err = a.p.repo.WriteRoot(context.Background(), root)
 		return err
 	}, func(err error) {
+		if fault.CodeOf(err) == fault.Corrupt {
+			a.distrust = true // a file of the chain is gone: damaged, or cleaned by a successor; a stable read tells
+			err = fault.New(fault.Restart, fault.Corrupt, "write root of checkpoint %s: %w", root.Name, err)
+		}
 		a.done(event{kind: evRoot, id: id, root: ref, err: err})
 	})
 }
