@@ -2,10 +2,12 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -50,11 +52,11 @@ func (s *service) awaitAlone(ctx context.Context, patience time.Duration) error 
 func (s *service) otherMember(ctx context.Context) (string, error) {
 	bounded, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	groups, err := kadm.NewClient(s.reads.cl).DescribeGroups(bounded, s.plan.Application)
+	members, err := s.members(bounded)
 	if err != nil {
 		return "", err
 	}
-	for _, m := range groups[s.plan.Application].Members {
+	for _, m := range members {
 		if m.InstanceID == nil {
 			return fmt.Sprintf("%s at %s", m.MemberID, m.ClientHost), nil
 		}
@@ -63,4 +65,18 @@ func (s *service) otherMember(ctx context.Context) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// members lists who is in the group. A group that the cluster does not describe is an error, never an empty group: who
+// cannot be seen may be alive. One that does not exist has nobody in it.
+func (s *service) members(ctx context.Context) ([]kadm.DescribedGroupMember, error) {
+	app := s.plan.Application
+	groups, err := kadm.NewClient(s.reads.cl).DescribeGroups(ctx, app)
+	if err != nil {
+		return nil, err
+	}
+	if err := groups[app].Err; err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, fmt.Errorf("describe group %s: %w", app, err)
+	}
+	return groups[app].Members, nil
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/txn"
 )
@@ -50,11 +48,11 @@ func (s *service) fenceGone(ctx context.Context) ([]string, error) {
 	if len(known) == 0 {
 		return nil, nil
 	}
-	groups, err := kadm.NewClient(s.reads.cl).DescribeGroups(ctx, s.plan.Application)
+	members, err := s.members(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range groups[s.plan.Application].Members {
+	for _, m := range members {
 		if m.InstanceID != nil {
 			known = slices.DeleteFunc(known, func(name string) bool { return name == *m.InstanceID })
 		}
