@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 )
 
@@ -73,9 +74,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// checkpointing gives the coordinator's settings.
+func (c Config) checkpointing() checkpoint.Config {
+	return checkpoint.Config{
+		Interval: c.Interval, First: min(c.Interval, firstCheckpoint), Timeout: c.CheckpointTimeout, MinPause: c.MinPause,
+	}
+}
+
 // validate reports every problem at once.
 func (c Config) validate() error {
 	var errs []error
+	if err := c.checkpointing().Validate(); err != nil {
+		errs = append(errs, err)
+	}
 	bad := func(cond bool, format string, args ...any) {
 		if cond {
 			errs = append(errs, fmt.Errorf(format, args...))

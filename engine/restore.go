@@ -266,9 +266,7 @@ func (a *attempt) openChains() error {
 			a.last = t.root
 		}
 	}
-	a.co = checkpoint.New(checkpoint.Config{
-		Interval: a.r.cfg.Interval, First: min(a.r.cfg.Interval, firstCheckpoint), Timeout: a.r.cfg.CheckpointTimeout, MinPause: a.r.cfg.MinPause,
-	}, a.lastID)
+	a.co = checkpoint.New(a.r.cfg.checkpointing(), a.lastID)
 	return nil
 }
 

@@ -185,8 +185,8 @@ func (a *attempt) complete(id element.CheckpointID) {
 		a.r.ports.Local.Committed(ref, p.root.Tasks)
 	}
 	if a.r.lis.CheckpointCompleted != nil {
-		recent := a.co.Stats().Recent
-		a.r.lis.CheckpointCompleted(recent[len(recent)-1])
+		last, _ := a.co.Stats().Last()
+		a.r.lis.CheckpointCompleted(last)
 	}
 	a.markCommitted(ref)
 	a.house(ref)
