@@ -21,6 +21,9 @@ func (p Permit) Allows(id element.CheckpointID) bool { return p.valid && p.id ==
 
 // OffsetCommit is what a checkpoint commits for one source partition.
 type OffsetCommit struct {
+	// Epoch is the ownership epoch under which the partition was owned at the position.
+	Epoch uint64
+
 	// Position is S_n: everything below its offset is covered.
 	Position element.Position
 	// Metadata is the encoded handle that travels with the offset, at most 4096 bytes.

@@ -15,6 +15,13 @@ type TopicPartition struct {
 // String gives topic/partition, as messages print it.
 func (tp TopicPartition) String() string { return tp.Topic + "/" + strconv.Itoa(int(tp.Partition)) }
 
+// Claim says that a partition is owned, and since which ownership epoch. A partition that was lost and came back has
+// another epoch: what was begun under the old claim must not be committed under the new one.
+type Claim struct {
+	TopicPartition
+	Epoch uint64
+}
+
 // Compare orders by topic, then partition.
 func (tp TopicPartition) Compare(o TopicPartition) int {
 	return cmp.Or(cmp.Compare(tp.Topic, o.Topic), cmp.Compare(tp.Partition, o.Partition))

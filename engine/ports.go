@@ -16,6 +16,8 @@ type Assignment struct {
 	// 0 means that there was no assignment yet.
 	Epoch      uint64
 	Partitions []element.TopicPartition
+	// Since is the epoch at which each of them was gained, this time.
+	Since map[element.TopicPartition]uint64
 }
 
 // Group is the instance's membership in the consumer group.
@@ -51,10 +53,16 @@ type Topic struct {
 	Partitions int32
 }
 
-// Source delivers the records of an attempt's partitions, from explicit positions on.
+// Source delivers the records of an attempt's partitions, from explicit positions on. All but Run may be called from any
+// goroutine and do not wait for deliveries.
 type Source interface {
 	// Run delivers until ctx ends or an error that the client cannot cure. deliver may block.
 	Run(ctx context.Context, deliver func(context.Context, element.Delivery) error) error
+	// Add begins to deliver further partitions, each from its position on. A delivery of the same partition from before
+	// an earlier Remove never comes after it.
+	Add(positions ...element.Position) error
+	// Remove ends the delivery of partitions, soon.
+	Remove(tps ...element.TopicPartition)
 	// Pause and Resume stop and restart the fetching of partitions.
 	Pause(tps ...element.TopicPartition)
 	Resume(tps ...element.TopicPartition)
@@ -71,6 +79,8 @@ type Sink interface {
 	Seal(ctx context.Context, id element.CheckpointID) error
 	// Release ends the hold-back of barrier id after its commit: what was held goes first into the next transaction.
 	Release(id element.CheckpointID) error
+	// Drop forgets the writer of a task that has left: what it holds back is dropped, later writes return an error.
+	Drop(task element.TaskID)
 	// Discard ends the attempt: held-back records are dropped, blocked writers return an error.
 	Discard()
 }
@@ -90,9 +100,12 @@ type Committer interface {
 	// open are aborted. It must come before the first stable read.
 	Init(ctx context.Context) error
 	// CommitInitial commits start positions in a transaction of its own.
-	CommitInitial(ctx context.Context, c checkpoint.Commit, ownership uint64) error
+	CommitInitial(ctx context.Context, c checkpoint.Commit) error
 	// Commit commits the sealed transaction together with the positions. An error's class says what is known.
-	Commit(ctx context.Context, c checkpoint.Commit, ownership uint64) error
+	Commit(ctx context.Context, c checkpoint.Commit) error
+	// FenceGone ends the transactions of instances that have left the group without a word, so that a stable read does
+	// not wait for their timeout. It leaves this instance's own ids alone. Nothing but time depends on it.
+	FenceGone(ctx context.Context)
 	// Abort drops the open transaction, if any.
 	Abort(ctx context.Context) error
 }
@@ -144,8 +157,13 @@ type State interface {
 }
 
 // LocalCopy keeps a copy of the committed state on local disk, behind the commits and from the snapshot's own files. It
-// is never read to decide anything and never fails a checkpoint.
+// never decides what is restored and never fails a checkpoint.
 type LocalCopy interface {
+	// Restore loads what a task has in a root from the copy and, behind it, from the newer runs. false means that the
+	// copy is of no use and that whatever was loaded must be thrown away.
+	Restore(ctx context.Context, root snapshot.RootRef, entry snapshot.TaskEntry, load func(snapshot.Entry) error) (snapshot.Stats, bool)
+	// Left says that a task has gone to another instance. It must not block.
+	Left(task element.TaskID)
 	// Committed says what is committed now: after a restore and after every checkpoint. It must not block.
 	Committed(root snapshot.RootRef, tasks []snapshot.TaskEntry)
 }
@@ -157,7 +175,10 @@ type Ports struct {
 	Committer   Committer
 	Checkpoints Checkpoints
 	Local       LocalCopy // may be nil
-	NewSource   func(positions []element.Position) (Source, error)
-	NewSink     func() (Sink, error)
-	NewState    func(task element.TaskID) State
+	// CleanGroup removes what instances that are gone have left and nothing needs. The engine calls it now and then
+	// where the first partition of the first source is owned, so in one instance of the group. It may be nil.
+	CleanGroup func(ctx context.Context) (snapshot.CleanReport, error)
+	NewSource  func(positions []element.Position) (Source, error)
+	NewSink    func() (Sink, error)
+	NewState   func(task element.TaskID) State
 }

@@ -217,7 +217,6 @@ func (a *attempt) restoreTask(ctx context.Context, t *owned, d snapshot.Decision
 // States are registered in the order of the checkpoint, new ones behind: runs written earlier number the states in that
 // order, and they stay part of the chain.
 func (a *attempt) readState(ctx context.Context, t *owned) error {
-	t.state = a.r.ports.NewState(t.id)
 	t.stateInfo = slices.Clone(t.committed.States)
 	for _, s := range a.r.plan.States {
 		info := snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec}
@@ -225,10 +224,8 @@ func (a *attempt) readState(ctx context.Context, t *owned) error {
 			t.stateInfo = append(t.stateInfo, info)
 		}
 	}
-	for _, s := range t.stateInfo {
-		if _, err := t.state.Table(s.Name, s.Codec); err != nil {
-			return err
-		}
+	if err := a.newState(t); err != nil {
+		return err
 	}
 	if t.root == nil {
 		t.whole = true
@@ -238,7 +235,7 @@ func (a *attempt) readState(ctx context.Context, t *owned) error {
 	if err := failpoint.Err(failpoint.RestoreBefore); err != nil {
 		return err
 	}
-	stats, err := a.r.ports.Checkpoints.Restore(ctx, t.committed, t.state.Load)
+	stats, err := a.loadState(ctx, t)
 	if err == nil {
 		err = failpoint.Err(failpoint.RestoreAfter)
 	}
@@ -248,6 +245,30 @@ func (a *attempt) readState(ctx context.Context, t *owned) error {
 	t.whole = true
 	if a.r.lis.Restored != nil {
 		a.r.lis.Restored(t.id, *t.root, stats, time.Since(began))
+	}
+	return nil
+}
+
+// loadState fills a task's store from the local copy or, where that is of no use, from the files.
+func (a *attempt) loadState(ctx context.Context, t *owned) (snapshot.Stats, error) {
+	if a.r.ports.Local != nil {
+		if stats, ok := a.r.ports.Local.Restore(ctx, *t.root, t.committed, t.state.Load); ok {
+			return stats, nil
+		}
+		if err := a.newState(t); err != nil { // what was loaded is thrown away
+			return snapshot.Stats{}, err
+		}
+	}
+	return a.r.ports.Checkpoints.Restore(ctx, t.committed, t.state.Load)
+}
+
+// newState makes an empty store with all states of a task registered.
+func (a *attempt) newState(t *owned) error {
+	t.state = a.r.ports.NewState(t.id)
+	for _, s := range t.stateInfo {
+		if _, err := t.state.Table(s.Name, s.Codec); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -293,11 +314,11 @@ func (a *attempt) commitStart() error {
 		if err != nil {
 			return fault.Stopf(fault.Failed, "handle of the start position of %s: %w", t.position.TopicPartition, err)
 		}
-		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: t.position, Metadata: text})
+		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Epoch: a.asg.Since[t.position.TopicPartition], Position: t.position, Metadata: text})
 	}
 	if len(c.Offsets) > 0 {
 		failpoint.Hit(failpoint.StartCommitBefore)
-		if err := a.r.ports.Committer.CommitInitial(a.ctx, c, a.asg.Epoch); err != nil {
+		if err := a.r.ports.Committer.CommitInitial(a.ctx, c); err != nil {
 			return fmt.Errorf("commit the start positions of %d partitions: %w", len(c.Offsets), err)
 		}
 		failpoint.Hit(failpoint.StartCommitAfter)

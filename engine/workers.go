@@ -135,13 +135,13 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 			if err != nil {
 				return fault.Stopf(fault.Failed, "handle of checkpoint %s for %s: %w", p.name, pos.TopicPartition, err)
 			}
-			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: pos, Metadata: text})
+			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Epoch: a.asg.Since[pos.TopicPartition], Position: pos, Metadata: text})
 		}
 	}
-	committer, epoch := a.r.ports.Committer, a.asg.Epoch
+	committer := a.r.ports.Committer
 	// Not a worker of the pending checkpoint: nothing cancels a commit that has its Permit.
 	a.spawn(func() {
-		err := committer.Commit(context.WithoutCancel(a.ctx), c, epoch)
+		err := committer.Commit(context.WithoutCancel(a.ctx), c)
 		if err != nil {
 			err = fmt.Errorf("commit checkpoint %s: %w", c.Name, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -64,10 +65,10 @@ func newWorld(t *testing.T, partitions int) *world {
 func (w *world) assign(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.assignment.Epoch++
-	w.assignment.Partitions = nil
-	for p := range n {
+	w.assignment = Assignment{Epoch: w.assignment.Epoch + 1, Since: map[element.TopicPartition]uint64{}}
+	for p := range n { // all of them were lost and gained again
 		w.assignment.Partitions = append(w.assignment.Partitions, tp(int32(p)))
+		w.assignment.Since[tp(int32(p))] = w.assignment.Epoch
 	}
 	select {
 	case w.changes <- struct{}{}:
@@ -110,7 +111,7 @@ func (w *world) Err() error               { return nil }
 func (w *world) Current() Assignment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return Assignment{Epoch: w.assignment.Epoch, Partitions: slices.Clone(w.assignment.Partitions)}
+	return Assignment{Epoch: w.assignment.Epoch, Partitions: slices.Clone(w.assignment.Partitions), Since: maps.Clone(w.assignment.Since)}
 }
 
 func (w *world) Stable(_ context.Context, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
@@ -152,26 +153,28 @@ func (w *world) Init(context.Context) error {
 	return nil
 }
 
-func (w *world) CommitInitial(ctx context.Context, c checkpoint.Commit, epoch uint64) error {
-	return w.commit(c, epoch)
+func (w *world) CommitInitial(ctx context.Context, c checkpoint.Commit) error {
+	return w.commit(c)
 }
 
-func (w *world) Commit(ctx context.Context, c checkpoint.Commit, epoch uint64) error {
+func (w *world) Commit(ctx context.Context, c checkpoint.Commit) error {
 	if !c.Permit.Allows(c.Name.ID) {
 		return errors.New("commit without a permit")
 	}
-	return w.commit(c, epoch)
+	return w.commit(c)
 }
 
-func (w *world) commit(c checkpoint.Commit, epoch uint64) error {
+func (w *world) commit(c checkpoint.Commit) error {
 	apply, err := true, error(nil)
 	if w.onCommit != nil {
 		apply, err = w.onCommit(c)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if epoch != w.assignment.Epoch {
-		return fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d is over", epoch)
+	for _, o := range c.Offsets {
+		if since := w.assignment.Since[o.Position.TopicPartition]; since == 0 || since != o.Epoch {
+			return fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d of %s is over", o.Epoch, o.Position.TopicPartition)
+		}
 	}
 	if w.sealed != c.Name.ID {
 		return fmt.Errorf("commit of %d, sealed is %d", c.Name.ID, w.sealed)
@@ -187,6 +190,8 @@ func (w *world) commit(c checkpoint.Commit, epoch uint64) error {
 	return err
 }
 
+func (w *world) FenceGone(context.Context) {}
+
 func (w *world) Abort(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,6 +203,21 @@ func (w *world) Abort(context.Context) error {
 type worldSource struct {
 	w    *world
 	next []element.Position
+}
+
+func (s *worldSource) Add(ps ...element.Position) error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.next = append(s.next, ps...)
+	close(s.w.grew)
+	s.w.grew = make(chan struct{})
+	return nil
+}
+
+func (s *worldSource) Remove(tps ...element.TopicPartition) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.next = slices.DeleteFunc(s.next, func(p element.Position) bool { return slices.Contains(tps, p.TopicPartition) })
 }
 
 func (s *worldSource) Pause(...element.TopicPartition)  {}
@@ -283,6 +303,12 @@ func (s *worldSink) Release(id element.CheckpointID) error {
 		}
 	}
 	return nil
+}
+
+func (s *worldSink) Drop(task element.TaskID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, task)
 }
 
 func (s *worldSink) Discard() {

@@ -193,9 +193,19 @@ func (e *env) awaitShare(g *kafkasrc.Group, share int) {
 	require.Eventually(e.t, func() bool { return len(g.Current().Partitions) == share }, 40*time.Second, 2*time.Millisecond)
 }
 
+// claims are those to all that a group owns now.
+func claims(g *kafkasrc.Group) []element.Claim {
+	var all []element.Claim
+	now := g.Current()
+	for _, tp := range now.Partitions {
+		all = append(all, element.Claim{TopicPartition: tp, Epoch: now.Since[tp]})
+	}
+	return all
+}
+
 func (e *env) fence(g *kafkasrc.Group) kafkasrc.Fence {
 	e.t.Helper()
-	f, err := g.Fence(g.Current().Epoch)
+	f, err := g.Fence(claims(g))
 	require.NoError(e.t, err)
 	return f
 }

@@ -78,21 +78,21 @@ func revokeGeneration(e *env) string {
 	var a *kafkasrc.Group
 	var before, inside kafkasrc.Fence
 	var codes []string
-	var epoch uint64
+	var held []element.Claim
 	mu.Lock()
 	a = e.member("i1", 4, func(gc *kafkasrc.GroupConfig) {
 		gc.BeforeRevoke = func(context.Context, []element.TopicPartition) {
 			mu.Lock()
 			defer mu.Unlock()
 			var err error
-			if inside, err = a.Fence(epoch); err != nil {
+			if inside, err = a.Fence(held); err != nil {
 				codes = append(codes, err.Error())
 				return
 			}
 			codes = fenced(e, 0, before, inside)
 		}
 	})
-	before, epoch = e.fence(a), a.Current().Epoch
+	before, held = e.fence(a), claims(a)
 	mu.Unlock()
 	e.member("i2", 2)
 	e.awaitShare(a, 2)

@@ -53,7 +53,10 @@ func newBroker(t *testing.T) *broker {
 	require.Eventually(t, func() bool { m, g := member.GroupMetadata(); return m != "" && g >= 0 }, 10*time.Second, 5*time.Millisecond)
 	b.topic = bed.TopicID(b.in)
 	b.manager, err = txn.NewManager(txn.Config{Kafka: b.cfg, Application: app, Instance: "i", Group: app, Logger: quiet,
-		Fence: func(uint64) (string, int32, string, error) { m, g := member.GroupMetadata(); return m, g, "", nil }})
+		Fence: func([]checkpoint.OffsetCommit) (string, int32, string, error) {
+			m, g := member.GroupMetadata()
+			return m, g, "", nil
+		}})
 	require.NoError(t, err)
 	t.Cleanup(b.manager.Close)
 	require.NoError(t, b.manager.Init(ctx))
@@ -72,7 +75,7 @@ func (b *broker) sink(t *testing.T, limit int64) *Sink {
 func (b *broker) commit(id element.CheckpointID) error {
 	return b.manager.Commit(b.ctx, checkpoint.Commit{Name: element.CheckpointName{ID: id}, Permit: checkpointtest.Permit(id),
 		Offsets: []checkpoint.OffsetCommit{{Position: element.Position{TopicPartition: element.TopicPartition{Topic: b.in}, TopicID: b.topic,
-			Offset: int64(id), LeaderEpoch: -1}, Metadata: "h"}}}, 1)
+			Offset: int64(id), LeaderEpoch: -1}, Metadata: "h"}}})
 }
 
 // read gives the committed records of a topic by key, each in the order of its partition.

@@ -146,6 +146,22 @@ func (s *Sink) Release(id element.CheckpointID) error {
 	return nil
 }
 
+// Drop forgets the writer of a task that has left the instance: what it holds back is dropped, its later calls return
+// ErrDiscarded. The task must not write any more; it does not wait. No Release may be under way for a barrier that the
+// writer still holds for: its output would be half in the transaction.
+func (s *Sink) Drop(task element.TaskID) {
+	s.mu.Lock()
+	w := s.writers[task]
+	delete(s.writers, task)
+	s.mu.Unlock()
+	if w == nil {
+		return
+	}
+	w.gone.Store(true)
+	w.drop()
+	s.wake() // others may wait for the room that it held
+}
+
 // Discard ends the attempt: what is held back is dropped, writers that wait return ErrDiscarded, as does every later
 // call. It does not touch the transaction, and does not wait.
 func (s *Sink) Discard() {

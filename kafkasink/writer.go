@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -15,6 +16,7 @@ import (
 type Writer struct {
 	sink *Sink
 	task element.TaskID
+	gone atomic.Bool // the task has left; set before what is held is dropped
 
 	mu     sync.Mutex
 	queues []queue // under mu: one per barrier that was passed and not released yet; empty = direct
@@ -38,7 +40,7 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	if len(recs) == 0 {
 		return nil
 	}
-	if w.sink.over.Err() != nil {
+	if w.over() {
 		return ErrDiscarded
 	}
 	if sink < 0 || sink >= len(w.sink.cfg.Targets) {
@@ -67,6 +69,9 @@ func (w *Writer) Barrier(id element.CheckpointID) {
 	w.queues = append(w.queues, queue{after: id})
 }
 
+// over reports that nothing is taken any more.
+func (w *Writer) over() bool { return w.gone.Load() || w.sink.over.Err() != nil }
+
 func (w *Writer) holding() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,8 +85,8 @@ func (w *Writer) hold(b batch) (done bool, err error) {
 	if len(w.queues) == 0 {
 		return false, nil
 	}
-	if w.sink.over.Err() != nil {
-		return true, ErrDiscarded // Discard dropped what is held, or is about to
+	if w.over() {
+		return true, ErrDiscarded // Discard or Drop dropped what is held, or is about to
 	}
 	q := &w.queues[len(w.queues)-1]
 	q.batches = append(q.batches, b)

@@ -41,6 +41,8 @@ type FetcherConfig struct {
 	MaxBytes, MaxPartitionBytes int32
 	// MaxPollRecords bounds the records taken over at once; 0 means 10,000.
 	MaxPollRecords int
+	// MostPartitions is how many partitions it may ever have, by Add too; 0 means those of Positions.
+	MostPartitions int
 	// MaxWait is how long a broker waits for data before it answers with none; 0 means 500 ms.
 	MaxWait time.Duration
 	// Logger may be nil: slog.Default().
@@ -52,7 +54,7 @@ type FetcherConfig struct {
 // its total. (The embedded broker loses the list of aborted transactions when the total cuts an answer, and aborted
 // records would be read as committed ones.)
 func (c *FetcherConfig) share() {
-	n := int32(max(1, len(c.Positions)))
+	n := int32(max(1, len(c.Positions), c.MostPartitions))
 	if c.MaxBytes <= 0 {
 		c.MaxBytes = max(DefaultFetchMaxBytes, n*minPartitionBytes+largestBatch)
 	}
@@ -74,6 +76,7 @@ type Fetcher struct {
 	next map[element.TopicPartition]int64 // the position that comes next; Run's goroutine only
 
 	mu   sync.Mutex
+	todo []change                         // what Add and Remove asked for and Run has not done yet
 	ends map[element.TopicPartition]int64 // high watermarks, as of the last answer that had something
 
 	running   sync.Mutex // held by Run, so that Close can wait for it
@@ -143,6 +146,7 @@ func (f *Fetcher) Run(ctx context.Context, deliver Deliver) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		f.change()
 		fetches := f.cl.PollRecords(ctx, f.cfg.MaxPollRecords)
 		if err := ctx.Err(); err != nil {
 			return err
@@ -209,6 +213,55 @@ func (f *Fetcher) checkTopics(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// change is one call of Add or Remove.
+type change struct {
+	add    []element.Position
+	remove []element.TopicPartition
+}
+
+// Add begins to deliver further partitions.
+func (f *Fetcher) Add(positions ...element.Position) error {
+	for _, p := range positions {
+		if p.Offset < 0 {
+			return fmt.Errorf("%v: position %d is negative", p.TopicPartition, p.Offset)
+		}
+	}
+	f.ask(change{add: positions})
+	return nil
+}
+
+// Remove ends the delivery of partitions.
+func (f *Fetcher) Remove(tps ...element.TopicPartition) { f.ask(change{remove: tps}) }
+
+func (f *Fetcher) ask(c change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.todo = append(f.todo, c)
+}
+
+// change does what was asked for, between two polls: so nothing that was polled before a Remove is delivered after it.
+func (f *Fetcher) change() {
+	f.mu.Lock()
+	todo := f.todo
+	f.todo = nil
+	f.mu.Unlock()
+	for _, c := range todo {
+		f.cl.RemoveConsumePartitions(byTopic(c.remove))
+		for _, tp := range c.remove {
+			delete(f.next, tp)
+		}
+		at := make(map[string]map[int32]kgo.Offset)
+		for _, p := range c.add {
+			f.next[p.TopicPartition] = p.Offset
+			if at[p.Topic] == nil {
+				at[p.Topic] = make(map[int32]kgo.Offset)
+			}
+			at[p.Topic][p.Partition] = kgo.NewOffset().At(p.Offset).WithEpoch(p.LeaderEpoch)
+		}
+		f.cl.AddConsumePartitions(at)
+	}
 }
 
 // Pause stops fetching partitions; what the client already holds of them is dropped and fetched again after Resume,

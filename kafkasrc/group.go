@@ -124,10 +124,10 @@ func (g *Group) Current() Assignment { return g.own.current() }
 // Err gives the error that ended the membership for good, nil while there is none. Its class is Stop.
 func (g *Group) Err() error { return g.own.failure() }
 
-// Fence gives member and generation for a transactional offset commit of what was owned in epoch. They are read under
-// the lock that proves the epoch to hold; the error is of class Rejoin when it does not, or that of Err.
-func (g *Group) Fence(epoch uint64) (Fence, error) {
-	member, generation, err := g.own.fence(epoch, g.cl.GroupMetadata)
+// Fence gives member and generation for a transactional offset commit of what is claimed. They are read under the lock
+// that proves every claim to hold; the error is of class Rejoin when one does not, or that of Err.
+func (g *Group) Fence(claims []element.Claim) (Fence, error) {
+	member, generation, err := g.own.fence(claims, g.cl.GroupMetadata)
 	if err != nil {
 		return Fence{}, fmt.Errorf("group %s: %w", g.cfg.Group, err)
 	}

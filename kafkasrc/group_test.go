@@ -72,14 +72,14 @@ func TestGroupOwnsAndFencesAndFetchesNothing(t *testing.T) {
 	a := g.Current()
 	require.EqualValues(t, 1, a.Epoch)
 	require.Equal(t, []element.TopicPartition{k.tp(0), k.tp(1), k.tp(2), k.tp(3)}, a.Partitions)
-	f, err := g.Fence(a.Epoch)
+	f, err := g.Fence(claims(g))
 	require.NoError(t, err)
 	require.Equal(t, k.Name("g"), f.Group)
 	require.Equal(t, "i1", f.InstanceID)
 	require.NotEmpty(t, f.Member)
 	require.GreaterOrEqual(t, f.Generation, int32(1))
 	for _, other := range []uint64{0, a.Epoch + 1, a.Epoch - 1} {
-		_, err = g.Fence(other)
+		_, err = g.Fence([]element.Claim{{TopicPartition: k.tp(0), Epoch: other}})
 		requireRejoin(t, err)
 	}
 	a.Partitions[0].Topic = "changed"
@@ -95,7 +95,7 @@ func TestRestartInPlaceIsImmediate(t *testing.T) {
 	a, b := k.join(t, "i1"), k.join(t, "i2")
 	owns(t, 4, a, b)
 	for range 3 {
-		before, epoch := a.Current().Partitions, b.Current().Epoch
+		before, epoch, held := a.Current().Partitions, b.Current().Epoch, claims(b)
 		a.Close()
 		require.Empty(t, a.Current().Partitions)
 		start := time.Now()
@@ -105,7 +105,7 @@ func TestRestartInPlaceIsImmediate(t *testing.T) {
 		require.Equal(t, before, a.Current().Partitions)
 		require.Less(t, took, time.Second)
 		require.Equal(t, epoch, b.Current().Epoch, "the other member must not notice")
-		_, err := b.Fence(epoch)
+		_, err := b.Fence(held)
 		require.NoError(t, err)
 	}
 }
@@ -115,34 +115,34 @@ func TestFenceFailsAfterRevoke(t *testing.T) {
 	var revoked atomic.Pointer[[]element.TopicPartition]
 	var inside, after error
 	var a *Group
-	epoch := make(chan uint64, 1)
+	held := make(chan []element.Claim, 1)
 	a = k.join(t, "i1", func(gc *GroupConfig) {
 		gc.BeforeRevoke = func(ctx context.Context, gone []element.TopicPartition) {
 			_, hasEnd := ctx.Deadline()
 			if !hasEnd {
 				t.Error("no bound")
 			}
-			e := <-epoch
-			_, inside = a.Fence(e)
-			epoch <- e
+			c := <-held
+			_, inside = a.Fence(c)
+			held <- c
 			revoked.Store(&gone)
 		}
 	})
 	owns(t, 4, a)
-	before := a.Current().Epoch
-	epoch <- before
+	before, all := a.Current().Epoch, claims(a)
+	held <- all
 	b := k.join(t, "i2")
 	owns(t, 4, a, b)
 	require.NotNil(t, revoked.Load())
 	require.NoError(t, inside, "while partitions are being revoked the epoch still holds: a last checkpoint is possible")
-	_, after = a.Fence(before)
+	_, after = a.Fence(all)
 	requireRejoin(t, after)
 	now := a.Current()
 	require.Greater(t, now.Epoch, before)
 	for _, gone := range *revoked.Load() {
 		require.False(t, slices.Contains(now.Partitions, gone))
 	}
-	_, err := a.Fence(now.Epoch)
+	_, err := a.Fence(claims(a))
 	require.NoError(t, err)
 }
 
@@ -150,10 +150,10 @@ func TestLeaveGivesPartitionsUpAtOnce(t *testing.T) {
 	k := newBed(t, 4)
 	a, b := k.join(t, "i1"), k.join(t, "i2")
 	owns(t, 4, a, b)
-	epoch := a.Current().Epoch
+	held := claims(a)
 	start := time.Now()
 	require.NoError(t, a.Leave(within(t, 10*time.Second)))
-	_, err := a.Fence(epoch)
+	_, err := a.Fence(held)
 	requireRejoin(t, err)
 	owns(t, 4, b)
 	require.Less(t, time.Since(start), 5*time.Second, "before the session times out")
@@ -178,7 +178,7 @@ func TestSessionExpiryMovesPartitions(t *testing.T) {
 	old := a.Current().Epoch
 	b := k.join(t, "i2", quick)
 	owns(t, 4, a, b)
-	epoch := a.Current().Epoch
+	epoch, held := a.Current().Epoch, claims(a)
 	require.Greater(t, epoch, old)
 
 	// i1 goes silent: its heartbeats and joins do not reach the group.
@@ -194,11 +194,22 @@ func TestSessionExpiryMovesPartitions(t *testing.T) {
 	silent.Store(false)
 	owns(t, 4, a, b)
 	require.Greater(t, a.Current().Epoch, epoch)
-	_, err := a.Fence(epoch)
+	_, err := a.Fence(held)
 	requireRejoin(t, err)
-	_, err = a.Fence(a.Current().Epoch)
+	_, err = a.Fence(claims(a))
 	require.NoError(t, err)
 	require.NoError(t, a.Err())
+}
+
+// claims are those to all that a group owns now.
+func claims(g *Group) []element.Claim { return claimsOf(g.Current()) }
+
+func claimsOf(a Assignment) []element.Claim {
+	var all []element.Claim
+	for _, tp := range a.Partitions {
+		all = append(all, element.Claim{TopicPartition: tp, Epoch: a.Since[tp]})
+	}
+	return all
 }
 
 func instanceOf(kreq kmsg.Request) string {
@@ -241,11 +252,11 @@ func TestSecondProcessOfOneInstanceFencesTheFirst(t *testing.T) {
 	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	a := k.join(t, "i1", quick)
 	owns(t, 4, a)
-	epoch := a.Current().Epoch
+	held := claims(a)
 	b := k.join(t, "i1", quick)
 	require.Eventually(t, func() bool { return a.Err() != nil }, 10*time.Second, 5*time.Millisecond)
 	requireStop(t, a.Err(), fault.Fenced, `instance id "i1"`, "another process")
-	_, err := a.Fence(epoch)
+	_, err := a.Fence(held)
 	require.Error(t, err)
 	require.Empty(t, a.Current().Partitions)
 	owns(t, 4, b)

@@ -1,6 +1,7 @@
 package kafkasrc
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -12,8 +13,10 @@ import (
 type Assignment struct {
 	// Epoch grows at every change of ownership; 0 before the first assignment.
 	Epoch uint64
-	// Partitions are sorted. The slice is the receiver's own.
+	// Partitions are sorted. Slice and map are the receiver's own.
 	Partitions []element.TopicPartition
+	// Since is the epoch at which each of them was gained.
+	Since map[element.TopicPartition]uint64
 }
 
 // Fence is what a transactional offset commit needs so that the broker refuses it once this member is gone.
@@ -28,14 +31,14 @@ type Fence struct {
 type ownership struct {
 	mu      sync.Mutex
 	epoch   uint64
-	owned   map[element.TopicPartition]bool
-	member  string // the member id at the last assignment; "" while none stands
-	err     error  // fatal, sticky
+	owned   map[element.TopicPartition]uint64 // the epoch at which each was gained
+	member  string                            // the member id at the last assignment; "" while none stands
+	err     error                             // fatal, sticky
 	changes chan struct{}
 }
 
 func newOwnership() *ownership {
-	return &ownership{owned: make(map[element.TopicPartition]bool), changes: make(chan struct{}, 1)}
+	return &ownership{owned: make(map[element.TopicPartition]uint64), changes: make(chan struct{}, 1)}
 }
 
 // assigned adds partitions under a member id. The epoch grows when something was added, when the member id is another
@@ -43,16 +46,25 @@ func newOwnership() *ownership {
 func (o *ownership) assigned(added map[string][]int32, member string) (epoch uint64, grew bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	grew = o.epoch == 0 || member != o.member
-	o.member = member
-	eachPartition(added, func(tp element.TopicPartition) {
-		grew = grew || !o.owned[tp]
-		o.owned[tp] = true
-	})
-	if grew {
-		o.bump()
+	renamed := member != o.member
+	grew = o.epoch == 0 || renamed
+	eachPartition(added, func(tp element.TopicPartition) { grew = grew || o.owned[tp] == 0 })
+	if !grew {
+		return o.epoch, false
 	}
-	return o.epoch, grew
+	o.member = member
+	o.bump()
+	if renamed { // what the old member had counts as lost and gained again
+		for tp := range o.owned {
+			o.owned[tp] = o.epoch
+		}
+	}
+	eachPartition(added, func(tp element.TopicPartition) {
+		if o.owned[tp] == 0 {
+			o.owned[tp] = o.epoch
+		}
+	})
+	return o.epoch, true
 }
 
 // revoked takes partitions away, the membership stands.
@@ -61,7 +73,7 @@ func (o *ownership) revoked(gone map[string][]int32) (epoch uint64) {
 	defer o.mu.Unlock()
 	changed := false
 	eachPartition(gone, func(tp element.TopicPartition) {
-		changed = changed || o.owned[tp]
+		changed = changed || o.owned[tp] != 0
 		delete(o.owned, tp)
 	})
 	if changed {
@@ -104,7 +116,7 @@ func (o *ownership) failure() error {
 func (o *ownership) current() Assignment {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	a := Assignment{Epoch: o.epoch, Partitions: make([]element.TopicPartition, 0, len(o.owned))}
+	a := Assignment{Epoch: o.epoch, Partitions: make([]element.TopicPartition, 0, len(o.owned)), Since: maps.Clone(o.owned)}
 	for tp := range o.owned {
 		a.Partitions = append(a.Partitions, tp)
 	}
@@ -112,19 +124,25 @@ func (o *ownership) current() Assignment {
 	return a
 }
 
-// fence checks that epoch still stands for the member that now gives, which is called under the lock.
-func (o *ownership) fence(epoch uint64, now func() (member string, generation int32)) (string, int32, error) {
+// fence checks that every claim still holds for the member that now gives, which is called under the lock. Partitions
+// that come or go beside them, and a new generation alone, do not matter.
+func (o *ownership) fence(claims []element.Claim, now func() (member string, generation int32)) (string, int32, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
 		return "", 0, o.err
 	}
-	if epoch == 0 || epoch != o.epoch {
-		return "", 0, fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d no longer holds, it is %d now", epoch, o.epoch)
+	if len(claims) == 0 {
+		return "", 0, fault.New(fault.Rejoin, fault.Failed, "nothing is claimed")
+	}
+	for _, c := range claims {
+		if since := o.owned[c.TopicPartition]; since == 0 || since != c.Epoch {
+			return "", 0, fault.New(fault.Rejoin, fault.Failed, "the claim to %s of ownership epoch %d no longer holds (owned since epoch %d, 0 = not at all; it is epoch %d now)", c.TopicPartition, c.Epoch, since, o.epoch)
+		}
 	}
 	member, generation := now()
 	if member == "" || generation < 0 || member != o.member {
-		return "", 0, fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d was taken as member %q, now the member is %q in generation %d", epoch, o.member, member, generation)
+		return "", 0, fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d was taken as member %q, now the member is %q in generation %d", o.epoch, o.member, member, generation)
 	}
 	return member, generation, nil
 }

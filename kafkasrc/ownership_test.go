@@ -18,32 +18,35 @@ func TestAMemberThatJoinedAnewDoesNotVouchForTheOldEpoch(t *testing.T) {
 	one := map[string][]int32{"in": {0}}
 	epoch, grew := o.assigned(one, "m1")
 	require.True(t, grew)
-	_, _, err := o.fence(epoch, as("m1", 1))
+	held := claimsOf(o.current())
+	require.Equal(t, []element.Claim{{TopicPartition: element.TopicPartition{Topic: "in"}, Epoch: epoch}}, held)
+	_, _, err := o.fence(held, as("m1", 1))
 	require.NoError(t, err)
-	_, _, err = o.fence(epoch, as("m1", 2))
+	_, _, err = o.fence(held, as("m1", 2))
 	require.NoError(t, err, "the same member in the next generation still owns what it did")
 	// The group expelled m1 and let it in again as m2; no callback has run yet, others may have owned the partition.
-	_, _, err = o.fence(epoch, as("m2", 5))
+	_, _, err = o.fence(held, as("m2", 5))
 	requireRejoin(t, err)
 	// The assignment is the same as before, so the client says that nothing was added.
 	next, grew := o.assigned(nil, "m2")
 	require.True(t, grew)
 	require.Greater(t, next, epoch)
-	_, _, err = o.fence(epoch, as("m2", 5))
+	_, _, err = o.fence(held, as("m2", 5))
 	requireRejoin(t, err)
-	_, _, err = o.fence(next, as("m2", 5))
+	_, _, err = o.fence(claimsOf(o.current()), as("m2", 5))
 	require.NoError(t, err)
 }
 
 func TestFenceIsNeverEmpty(t *testing.T) {
 	o := newOwnership()
-	_, _, err := o.fence(0, as("m1", 1))
+	_, _, err := o.fence(nil, as("m1", 1))
 	requireRejoin(t, err)
-	epoch, _ := o.assigned(nil, "")
-	_, _, err = o.fence(epoch, as("", 1))
+	one := map[string][]int32{"in": {0}}
+	o.assigned(one, "")
+	_, _, err = o.fence(claimsOf(o.current()), as("", 1))
 	requireRejoin(t, err)
-	epoch, _ = o.assigned(nil, "m1")
-	_, _, err = o.fence(epoch, as("m1", -1))
+	o.assigned(one, "m1")
+	_, _, err = o.fence(claimsOf(o.current()), as("m1", -1))
 	requireRejoin(t, err)
 }
 
@@ -57,11 +60,13 @@ func TestFirstAssignmentMayBeEmpty(t *testing.T) {
 	require.EqualValues(t, 1, o.revoked(map[string][]int32{"in": {3}}), "what is not owned cannot be revoked")
 }
 
-// The epoch changes exactly when the set or the member does, only upwards, and a fence holds for no other epoch.
+// The epoch changes exactly when the set or the member does, only upwards, and a claim holds exactly as long as its
+// partition has not been taken away since, and the member is the same.
 func TestOwnershipModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := newOwnership()
-		owned, member, last := map[int32]bool{}, "", uint64(0)
+		owned, member, last := map[int32]uint64{}, "", uint64(0)
+		given := map[element.Claim]bool{}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			ps := rapid.SliceOfNDistinct(rapid.Int32Range(0, 5), 0, 4, rapid.ID[int32]).Draw(rt, "partitions")
 			m := map[string][]int32{"in": ps}
@@ -70,15 +75,21 @@ func TestOwnershipModel(t *testing.T) {
 			case 0:
 				name := rapid.SampledFrom([]string{"m1", "m2"}).Draw(rt, "member")
 				changed = last == 0 || name != member
+				for p := range owned {
+					if name != member {
+						owned[p] = last + 1
+					}
+				}
 				member = name
 				for _, p := range ps {
-					changed = changed || !owned[p]
-					owned[p] = true
+					if owned[p] == 0 {
+						changed, owned[p] = true, last+1
+					}
 				}
 				o.assigned(m, name)
 			case 1:
 				for _, p := range ps {
-					changed = changed || owned[p]
+					changed = changed || owned[p] != 0
 					delete(owned, p)
 				}
 				o.revoked(m)
@@ -96,14 +107,19 @@ func TestOwnershipModel(t *testing.T) {
 			}
 			require.Len(rt, now.Partitions, len(owned))
 			for _, p := range now.Partitions {
-				require.True(rt, owned[p.Partition])
+				require.Equal(rt, owned[p.Partition], now.Since[p])
 				require.Equal(rt, element.TopicPartition{Topic: "in", Partition: p.Partition}, p)
 			}
-			_, _, err := o.fence(now.Epoch, as("m1", 3))
-			require.Equal(rt, now.Epoch > 0 && member == "m1", err == nil)
-			if changed && last > 0 {
-				_, _, err = o.fence(last, as(member, 3))
-				require.Error(rt, err)
+			for _, c := range claimsOf(now) {
+				given[c] = true
+			}
+			for c := range given { // all that were ever given, also those that are over
+				_, _, err := o.fence([]element.Claim{c}, as("m1", 3))
+				require.Equal(rt, owned[c.Partition] == c.Epoch && member == "m1", err == nil, "%v", c)
+			}
+			if len(owned) > 0 {
+				_, _, err := o.fence(claimsOf(now), as(member, 3))
+				require.Equal(rt, member != "", err == nil)
 			}
 			last = now.Epoch
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -31,6 +32,8 @@ type Config struct {
 	DataDir string
 	// CheckpointsDir holds the snapshots (state.checkpoints.dir). Default <DataDir>/checkpoints.
 	CheckpointsDir string
+	// Storage holds the snapshots instead of CheckpointsDir, for a medium of one's own; the service closes it.
+	Storage snapshot.Storage
 	// RetainedCheckpoints is how many completed checkpoints are kept (state.checkpoints.num-retained). Default 3.
 	RetainedCheckpoints int
 	// Backend is state.backend. Default Badger.

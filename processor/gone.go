@@ -26,6 +26,12 @@ func (c committer) Init(ctx context.Context) error {
 	if err := c.Manager.Init(ctx); err != nil {
 		return err
 	}
+	c.FenceGone(ctx)
+	return ctx.Err()
+}
+
+// FenceGone ends the transactions of instances that are gone.
+func (c committer) FenceGone(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
 	ids, err := c.s.fenceGone(bounded)
@@ -35,7 +41,6 @@ func (c committer) Init(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		c.s.log.Warn("could not end the transactions of instances that are gone: readers wait for their timeout", "error", err)
 	}
-	return ctx.Err()
 }
 
 // fenceGone fences the instances that have files in the checkpoint directory and are not in the group.

@@ -140,6 +140,19 @@ func (k *keeper) Committed(root snapshot.RootRef, tasks []snapshot.TaskEntry) {
 	}
 }
 
+// Left sets the copy of a task aside that has gone to another instance.
+func (k *keeper) Left(task element.TaskID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.lanes, task)
+	k.local.Remove(task)
+}
+
+// Restore finds no copy that may be trusted.
+func (k *keeper) Restore(context.Context, snapshot.RootRef, snapshot.TaskEntry, func(snapshot.Entry) error) (snapshot.Stats, bool) {
+	return snapshot.Stats{}, false
+}
+
 // close lets the copy come up to the newest root and be written, within a time; none: it is left as it is.
 func (k *keeper) close(within time.Duration) {
 	end := time.Now().Add(within)

@@ -23,7 +23,7 @@ var _ engine.Group = group{}
 // Current gives the assignment.
 func (g group) Current() engine.Assignment {
 	a := g.Group.Current()
-	return engine.Assignment{Epoch: a.Epoch, Partitions: a.Partitions}
+	return engine.Assignment{Epoch: a.Epoch, Partitions: a.Partitions, Since: a.Since}
 }
 
 // source is a fetcher as the engine sees it.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
@@ -135,7 +136,7 @@ func (s *service) topics() []string {
 func (s *service) openCheckpoints(ctx context.Context) error {
 	var err error
 	s.repo, err = snapshot.OpenRepository(ctx, snapshot.Config{
-		Dir: s.cfg.CheckpointsDir, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints, Logger: s.log,
+		Dir: s.cfg.CheckpointsDir, Storage: s.cfg.Storage, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints, Logger: s.log,
 	})
 	if err == nil {
 		s.onClose(s.repo.Close)
@@ -182,8 +183,12 @@ func (s *service) openKafka(ctx context.Context) error {
 // otherPatience is how long another member may stay in the group: longer than the session of one that died.
 func (s *service) otherPatience() time.Duration { return s.cfg.SessionTimeout + 5*time.Second }
 
-func (s *service) fence(ownership uint64) (member string, generation int32, instance string, err error) {
-	f, err := s.group.Fence(ownership)
+func (s *service) fence(offsets []checkpoint.OffsetCommit) (member string, generation int32, instance string, err error) {
+	claims := make([]element.Claim, len(offsets))
+	for i, o := range offsets {
+		claims[i] = element.Claim{TopicPartition: o.Position.TopicPartition, Epoch: o.Epoch}
+	}
+	f, err := s.group.Fence(claims)
 	return f.Member, f.Generation, f.InstanceID, err
 }
 

@@ -42,14 +42,14 @@ func TestTransactionThatTimesOutIsNeverCommitted(t *testing.T) {
 			case "before the offsets":
 				require.NoError(t, m.Seal(e.ctx, 1))
 				e.timedOut()
-				err = m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1)
+				err = m.Commit(e.ctx, e.commitOf(1, 10, "h1"))
 			case "before the end":
 				require.NoError(t, m.Seal(e.ctx, 1))
 				rule := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.EndTxn}, When: isCommit, Before: func(kmsg.Request) error {
 					e.timedOut()
 					return nil
 				}})
-				err = m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1)
+				err = m.Commit(e.ctx, e.commitOf(1, 10, "h1"))
 				rule.Remove()
 			}
 			require.Error(t, err)
@@ -106,7 +106,7 @@ func TestAbortAfterOffsetsReachedTheBroker(t *testing.T) {
 	require.NoError(t, m.Seal(e.ctx, 2))
 	ctx, cancel := context.WithTimeout(e.ctx, time.Second)
 	defer cancel()
-	err := m.Commit(ctx, e.commitOf(2, 20, "h2"), 1)
+	err := m.Commit(ctx, e.commitOf(2, 20, "h2"))
 	require.Error(t, err)
 	require.Equal(t, fault.Restart, fault.RecoveryOf(err), "%v", err)
 	cut.Remove()
@@ -117,7 +117,7 @@ func TestAbortAfterOffsetsReachedTheBroker(t *testing.T) {
 	only := e.commitOf(3, 30, "h3")
 	only.Offsets = only.Offsets[1:]
 	require.NoError(t, m.Seal(e.ctx, 3))
-	require.NoError(t, m.Commit(e.ctx, only, 1))
+	require.NoError(t, m.Commit(e.ctx, only))
 	require.Equal(t, map[int32]string{0: "10 h1", 1: "30 h3"}, e.committedPer())
 	require.Equal(t, []string{"one"}, e.read(e.out))
 }
@@ -151,7 +151,7 @@ func TestInputTopicDeletedBeforeTheOffsets(t *testing.T) {
 	e.produce(m, "a")
 	require.NoError(t, m.Seal(e.ctx, 1))
 	e.bed.DeleteTopic(e.in)
-	err := m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1)
+	err := m.Commit(e.ctx, e.commitOf(1, 10, "h1"))
 	require.ErrorContains(t, err, e.in+"/")
 	require.True(t, errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition), "%v", err)
 	require.NotEqual(t, fault.Unconfirmed, fault.RecoveryOf(err))
@@ -168,7 +168,7 @@ func TestOutputTopicDeletedBeforeTheCommit(t *testing.T) {
 	require.NoError(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: other, Value: []byte("stays")}}))
 	require.NoError(t, m.Seal(e.ctx, 1))
 	e.bed.DeleteTopic(e.out)
-	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1))
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1")))
 	_, h := e.committed()
 	require.Equal(t, "h1", h)
 	require.NoError(t, m.ProduceBatch(e.ctx, []kgo.Record{{Topic: other, Value: []byte("next")}}))

@@ -147,7 +147,7 @@ func TestCommitSurvivesTheEndOfItsContext(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		return nil
 	}})
-	require.NoError(t, m.Commit(ctx, e.commitOf(1, 10, "h1"), 1))
+	require.NoError(t, m.Commit(ctx, e.commitOf(1, 10, "h1")))
 	_, h := e.committed()
 	require.Equal(t, "h1", h)
 }

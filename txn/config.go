@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/kafka"
 )
@@ -34,9 +35,9 @@ const (
 )
 
 // FenceFunc reads member id, generation and static instance id of the consumer group's member, under the check that
-// the ownership epoch still holds. It is called right before each send of offsets; an error means that the positions
-// may belong to another member by now.
-type FenceFunc func(ownership uint64) (member string, generation int32, instanceID string, err error)
+// every partition of the offsets is still owned since its ownership epoch. It is called right before each send of
+// offsets; an error means that the positions may belong to another member by now.
+type FenceFunc func(offsets []checkpoint.OffsetCommit) (member string, generation int32, instanceID string, err error)
 
 // Config says whose transactions a Manager makes and how.
 type Config struct {

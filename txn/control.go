@@ -43,11 +43,10 @@ func (m *Manager) Reopen(ctx context.Context) error {
 	return m.drive(ctx, Event{Kind: EvReopen}, nil)
 }
 
-// Commit commits the sealed transaction with the offsets and their metadata. ownership is the ownership epoch of the
-// positions, handed to the fence function. nil means that the checkpoint is complete. ctx bounds the sending of the
-// offsets only; once EndTransaction is called, nothing but EndTimeout and Patience end the wait. An error of class Unconfirmed
-// means that only a stable read after Init can say whether it is committed; after any other the transaction is aborted.
-func (m *Manager) Commit(ctx context.Context, c checkpoint.Commit, ownership uint64) error {
+// Commit commits the sealed transaction with the offsets and their metadata; the fence function vouches
+// for the ownership of each. nil means that the checkpoint is complete. ctx bounds the sending of the offsets only; once
+// EndTransaction is called, nothing but EndTimeout and Patience end the wait. An error of class Unconfirmed means that only a stable read after Init can say whether it is committed; after any other the transaction is aborted.
+func (m *Manager) Commit(ctx context.Context, c checkpoint.Commit) error {
 	if !c.Permit.Allows(c.Name.ID) {
 		return fault.Stopf(fault.Failed, "checkpoint %s has no permit to be committed", c.Name)
 	}
@@ -55,12 +54,12 @@ func (m *Manager) Commit(ctx context.Context, c checkpoint.Commit, ownership uin
 		return err
 	}
 	defer m.unlock()
-	return m.commit(ctx, c, ownership)
+	return m.commit(ctx, c)
 }
 
 // CommitInitial commits start positions in a transaction of their own, which holds nothing but a marker record. No
 // transaction may be open. It needs no permit: there is no snapshot before it.
-func (m *Manager) CommitInitial(ctx context.Context, c checkpoint.Commit, ownership uint64) error {
+func (m *Manager) CommitInitial(ctx context.Context, c checkpoint.Commit) error {
 	if err := m.lock(ctx); err != nil {
 		return err
 	}
@@ -71,10 +70,10 @@ func (m *Manager) CommitInitial(ctx context.Context, c checkpoint.Commit, owners
 	if err := m.seal(ctx, c.Name.ID); err != nil {
 		return err
 	}
-	return m.commit(ctx, c, ownership)
+	return m.commit(ctx, c)
 }
 
-func (m *Manager) commit(ctx context.Context, c checkpoint.Commit, ownership uint64) error {
+func (m *Manager) commit(ctx context.Context, c checkpoint.Commit) error {
 	ev := Event{Kind: EvCommit, Checkpoint: c.Name.ID, Partitions: len(c.Offsets)}
 	for i := range c.Offsets {
 		ev.HandleBytes = max(ev.HandleBytes, len(c.Offsets[i].Metadata))
@@ -82,7 +81,7 @@ func (m *Manager) commit(ctx context.Context, c checkpoint.Commit, ownership uin
 	// Later than this the broker has aborted the transaction itself.
 	ctx, cancel := m.bounded(ctx, m.cfg.Timeout)
 	defer cancel()
-	return m.drive(ctx, ev, &job{commit: &c, ownership: ownership})
+	return m.drive(ctx, ev, &job{commit: &c})
 }
 
 // Abort drops the open transaction; without one it does nothing. It uses ctx only to wait for its turn: the abort itself

@@ -66,7 +66,7 @@ func (e *env) newClient(opts ...kgo.Opt) *kgo.Client {
 	return cl
 }
 
-func (e *env) fence(uint64) (string, int32, string, error) {
+func (e *env) fence([]checkpoint.OffsetCommit) (string, int32, string, error) {
 	m, g := e.member.GroupMetadata()
 	return m, g, "", nil
 }
@@ -128,7 +128,7 @@ func (e *env) checkpoint(m *Manager, id element.CheckpointID, values ...string) 
 	if err := m.Seal(e.ctx, id); err != nil {
 		return err
 	}
-	return m.Commit(e.ctx, e.commitOf(id, int64(id)*10, fmt.Sprintf("h%d", id)), 1)
+	return m.Commit(e.ctx, e.commitOf(id, int64(id)*10, fmt.Sprintf("h%d", id)))
 }
 
 // committed reads what the group has stored for both partitions, waiting for open transactions; it must be the same.

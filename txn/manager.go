@@ -82,10 +82,9 @@ func (m *Manager) Close() {
 
 // job is what one control call works with.
 type job struct {
-	ctx       context.Context
-	commit    *checkpoint.Commit
-	ownership uint64
-	cause     error // of the first action that did not succeed
+	ctx    context.Context
+	commit *checkpoint.Commit
+	cause  error // of the first action that did not succeed
 
 	pause         time.Duration // before the offsets were sent last
 	lastRetriable error         // what they were answered with

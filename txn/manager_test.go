@@ -29,7 +29,7 @@ func TestOutputOffsetsAndHandleAppearTogether(t *testing.T) {
 	// Sealed and acknowledged, but no reader sees any of it.
 	off, _ := e.committed()
 	require.Equal(t, int64(-1), off)
-	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 30, "handle-1"), 1))
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 30, "handle-1")))
 	off, h := e.committed()
 	require.Equal(t, int64(30), off)
 	require.Equal(t, "handle-1", h)
@@ -47,7 +47,7 @@ func TestMarkerWhenThereIsNoOutput(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
 	ends := e.tap.Watch(nil, kmsg.EndTxn)
-	require.NoError(t, m.CommitInitial(e.ctx, e.commitOf(0, 5, "empty"), 1))
+	require.NoError(t, m.CommitInitial(e.ctx, e.commitOf(0, 5, "empty")))
 	off, h := e.committed()
 	require.Equal(t, int64(5), off)
 	require.Equal(t, "empty", h)
@@ -84,7 +84,7 @@ func TestAbortLeavesNothingAndLeaksNothing(t *testing.T) {
 	e.produce(m, "four")
 	require.NoError(t, m.Seal(e.ctx, 4))
 	c := e.commitOf(4, 40, "h4")
-	require.NoError(t, m.Commit(e.ctx, c, 1))
+	require.NoError(t, m.Commit(e.ctx, c))
 	off, _ = e.committed()
 	require.Equal(t, int64(40), off)
 	require.ElementsMatch(t, []string{"one", "four"}, e.read(e.out))
@@ -102,7 +102,7 @@ func TestAbortedOffsetsStayAwayFromTheNextTransaction(t *testing.T) {
 	only := e.commitOf(3, 30, "h3")
 	only.Offsets = only.Offsets[1:]
 	require.NoError(t, m.Seal(e.ctx, 3))
-	require.NoError(t, m.Commit(e.ctx, only, 1))
+	require.NoError(t, m.Commit(e.ctx, only))
 	require.Equal(t, map[int32]string{0: "10 h1", 1: "30 h3"}, e.committedPer())
 }
 
@@ -128,7 +128,7 @@ func TestFailedPromiseNeverCommits(t *testing.T) {
 			require.ErrorContains(t, err, e.out+"/2")
 			require.Equal(t, c.rec, fault.RecoveryOf(err))
 			require.Equal(t, c.code, fault.CodeOf(err))
-			require.Error(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1))
+			require.Error(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1")))
 			off, _ := e.committed()
 			require.Equal(t, int64(-1), off)
 			// A new attempt in the same process.
@@ -189,7 +189,7 @@ func TestConcurrentTransactionsOnOffsetsIsRetried(t *testing.T) {
 	require.NoError(t, m.Seal(e.ctx, 2))
 	ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
 	defer cancel()
-	err := m.Commit(ctx, e.commitOf(2, 20, "h2"), 1)
+	err := m.Commit(ctx, e.commitOf(2, 20, "h2"))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
 	require.Equal(t, []string{"a"}, e.read(e.out))
@@ -247,7 +247,7 @@ func TestFencedByASecondProcessOfTheSameName(t *testing.T) {
 			require.NoError(t, e.checkpoint(second, 7, "successor"))
 			var err error
 			if when == "before offsets" {
-				err = first.Commit(e.ctx, e.commitOf(1, 1, "zombie"), 1)
+				err = first.Commit(e.ctx, e.commitOf(1, 1, "zombie"))
 			} else {
 				err = e.checkpoint(first, 2, "zombie")
 			}
@@ -265,18 +265,20 @@ func TestFencedByASecondProcessOfTheSameName(t *testing.T) {
 
 func TestWrongGenerationRejoins(t *testing.T) {
 	e := newEnv(t)
-	fences := map[string]func(uint64) (string, int32, string, error){
-		"old generation": func(uint64) (string, int32, string, error) {
+	fences := map[string]func([]checkpoint.OffsetCommit) (string, int32, string, error){
+		"old generation": func([]checkpoint.OffsetCommit) (string, int32, string, error) {
 			m, g := e.member.GroupMetadata()
 			return m, g - 1, "", nil
 		},
-		"unknown member": func(uint64) (string, int32, string, error) {
+		"unknown member": func([]checkpoint.OffsetCommit) (string, int32, string, error) {
 			_, g := e.member.GroupMetadata()
 			return "nobody", g, "", nil
 		},
-		"no member":     func(uint64) (string, int32, string, error) { return "", -1, "", nil },
-		"no generation": func(uint64) (string, int32, string, error) { return "m", -1, "", nil },
-		"epoch is over": func(uint64) (string, int32, string, error) { return "", 0, "", errors.New("ownership epoch 1 is over") },
+		"no member":     func([]checkpoint.OffsetCommit) (string, int32, string, error) { return "", -1, "", nil },
+		"no generation": func([]checkpoint.OffsetCommit) (string, int32, string, error) { return "m", -1, "", nil },
+		"epoch is over": func([]checkpoint.OffsetCommit) (string, int32, string, error) {
+			return "", 0, "", errors.New("ownership epoch 1 is over")
+		},
 	}
 	for name, f := range fences {
 		t.Run(name, func(t *testing.T) {
@@ -299,13 +301,13 @@ func TestWrongGenerationRejoins(t *testing.T) {
 func TestFenceErrorKeepsItsClass(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager(func(c *Config) {
-		c.Fence = func(ownership uint64) (string, int32, string, error) {
-			return "", 0, "", fault.Stopf(fault.Fenced, "instance id taken in epoch %d", ownership)
+		c.Fence = func(offsets []checkpoint.OffsetCommit) (string, int32, string, error) {
+			return "", 0, "", fault.Stopf(fault.Fenced, "instance id taken in epoch %d", offsets[0].Epoch)
 		}
 	})
 	require.NoError(t, m.Seal(e.ctx, 1))
-	err := m.Commit(e.ctx, e.commitOf(1, 1, "h"), 77)
-	require.ErrorContains(t, err, "instance id taken in epoch 77")
+	err := m.Commit(e.ctx, e.commitOf(1, 1, "h"))
+	require.ErrorContains(t, err, "instance id taken in epoch 0")
 	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
 	require.Equal(t, fault.Fenced, fault.CodeOf(err))
 }
@@ -318,7 +320,7 @@ func TestTopicIDIsSent(t *testing.T) {
 	for i := range c.Offsets {
 		c.Offsets[i].Position.TopicID[0] ^= 0xff // a topic of the same name that was deleted and created again
 	}
-	err := m.Commit(e.ctx, c, 1)
+	err := m.Commit(e.ctx, c)
 	require.ErrorIs(t, err, kerr.UnknownTopicID)
 	require.ErrorContains(t, err, e.in+"/0")
 }
@@ -327,10 +329,10 @@ func TestHandleLimit(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
 	require.NoError(t, m.Seal(e.ctx, 1))
-	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 1, strings.Repeat("h", 4096)), 1))
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 1, strings.Repeat("h", 4096))))
 	require.NoError(t, m.Seal(e.ctx, 2))
 	sent := e.tap.Watch(nil, kmsg.TxnOffsetCommit)
-	err := m.Commit(e.ctx, e.commitOf(2, 2, strings.Repeat("h", 4097)), 1)
+	err := m.Commit(e.ctx, e.commitOf(2, 2, strings.Repeat("h", 4097)))
 	require.ErrorContains(t, err, "4097 bytes, a broker takes 4096")
 	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
 	require.Zero(t, sent.Hits())
@@ -342,11 +344,11 @@ func TestCommitNeedsAPermit(t *testing.T) {
 	require.NoError(t, m.Seal(e.ctx, 1))
 	c := e.commitOf(1, 1, "h")
 	c.Permit = checkpoint.Permit{}
-	require.ErrorContains(t, m.Commit(e.ctx, c, 1), "no permit")
+	require.ErrorContains(t, m.Commit(e.ctx, c), "no permit")
 	c = e.commitOf(2, 1, "h")
 	c.Name.ID = 1
-	require.ErrorContains(t, m.Commit(e.ctx, c, 1), "no permit")
-	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 1, "h"), 1))
+	require.ErrorContains(t, m.Commit(e.ctx, c), "no permit")
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(1, 1, "h")))
 }
 
 func TestRotationOverThreeIDs(t *testing.T) {
@@ -384,8 +386,8 @@ func TestSealedTransactionTakesNoRecord(t *testing.T) {
 	require.NoError(t, m.Reopen(e.ctx))
 	e.produce(m, "b")
 	require.NoError(t, m.Seal(e.ctx, 2))
-	require.ErrorContains(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1"), 1), "sealed for checkpoint 2")
-	require.NoError(t, m.Commit(e.ctx, e.commitOf(2, 20, "h2"), 1))
+	require.ErrorContains(t, m.Commit(e.ctx, e.commitOf(1, 10, "h1")), "sealed for checkpoint 2")
+	require.NoError(t, m.Commit(e.ctx, e.commitOf(2, 20, "h2")))
 	require.ElementsMatch(t, []string{"a", "b"}, e.read(e.out))
 	_, h := e.committed()
 	require.Equal(t, "h2", h)

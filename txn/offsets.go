@@ -21,7 +21,7 @@ var errNoFence = errors.New("the instance is not a member of the group at the mo
 func (m *Manager) sendOffsets(j *job, c *client) Event {
 	start := time.Now()
 	defer func() { m.stats.Offsets += time.Since(start) }()
-	member, generation, instanceID, err := m.cfg.Fence(j.ownership)
+	member, generation, instanceID, err := m.cfg.Fence(j.commit.Offsets)
 	if err == nil && (member == "" || generation < 0) {
 		err = errNoFence
 	}

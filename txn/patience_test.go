@@ -39,7 +39,7 @@ func TestTheEndOfPatienceEndsEveryWait(t *testing.T) {
 			err := m.Seal(ctx, 1)
 			if key != kmsg.Produce {
 				require.NoError(t, err)
-				err = m.Commit(context.WithoutCancel(ctx), e.commitOf(1, 10, "h1"), 1)
+				err = m.Commit(context.WithoutCancel(ctx), e.commitOf(1, 10, "h1"))
 			}
 			require.Error(t, err)
 			require.Equal(t, want, fault.RecoveryOf(err))
