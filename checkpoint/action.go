@@ -10,8 +10,8 @@ import (
 )
 
 // Action is what the driver has to do, in the order given. The concrete types are Trigger, Flush, Persist, WriteRoot,
-// CommitAction, Complete, Cancel, FailAttempt and Drained, and Skipped and Ignored, which only inform: a driver may let
-// them pass.
+// CommitAction, Complete, Left, Cancel, FailAttempt and Drained, and Skipped and Ignored, which only inform: a driver
+// may let them pass.
 type Action interface {
 	// String is one line, as traces and golden files print it.
 	String() string
@@ -48,7 +48,7 @@ type WriteRoot struct {
 }
 
 // CommitAction: commit the transaction with the offsets of all tasks (a Commit that carries this Permit). From here on
-// nothing but its outcome ends the checkpoint: no timeout, no decline, no removal. Answer with Committed or
+// nothing but its outcome ends the checkpoint: no timeout, no decline, nobody who leaves. Answer with Committed or
 // CommitFailed, always.
 type CommitAction struct {
 	ID     element.CheckpointID
@@ -58,6 +58,11 @@ type CommitAction struct {
 // Complete: the checkpoint is committed: the frozen state becomes the committed state, held-back output is released,
 // the root gets its committed marker.
 type Complete struct{ ID element.CheckpointID }
+
+// Left: these tasks are out, sorted: nothing of theirs is uncommitted, or what is was done behind their last barrier and
+// is to be dropped. It answers Leave. With a checkpoint that covered them it follows directly behind its Complete, and
+// what the driver held back for them is dropped before anything else is released. It belongs to the receiver.
+type Left struct{ Tasks []element.TaskID }
 
 // Cancel: stop the workers of the checkpoint and release what they hold. FailAttempt follows it.
 type Cancel struct {
@@ -98,6 +103,7 @@ func (Persist) action()      {}
 func (WriteRoot) action()    {}
 func (CommitAction) action() {}
 func (Complete) action()     {}
+func (Left) action()         {}
 func (Cancel) action()       {}
 func (FailAttempt) action()  {}
 func (Drained) action()      {}
@@ -137,7 +143,17 @@ func (a CommitAction) String() string {
 }
 
 func (a Complete) String() string { return "complete " + idText(a.ID) }
-func (a Cancel) String() string   { return fmt.Sprintf("cancel %d: %v", a.ID, a.Reason) }
+
+func (a Left) String() string {
+	var b strings.Builder
+	b.WriteString("left:")
+	for _, t := range a.Tasks {
+		b.WriteString(" " + t.String())
+	}
+	return b.String()
+}
+
+func (a Cancel) String() string { return fmt.Sprintf("cancel %d: %v", a.ID, a.Reason) }
 
 func (a FailAttempt) String() string {
 	return fmt.Sprintf("fail attempt at %d: %v, %v: %v", a.ID, a.Reason, a.Class, a.Err)

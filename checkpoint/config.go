@@ -21,7 +21,7 @@ type Config struct {
 	// Timeout is counted from the trigger. A checkpoint that has not got its Permit by then is aborted. In (0, MaxDuration].
 	Timeout time.Duration
 	// MinPause is the least time from the end of one checkpoint to the trigger of the next, whatever the interval and
-	// whoever asks; only the final checkpoint passes it. In [0, MaxDuration], 0 = no pause.
+	// whoever asks; only the final checkpoint and that of a revoke pass it. In [0, MaxDuration], 0 = no pause.
 	MinPause time.Duration
 }
 

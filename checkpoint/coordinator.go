@@ -15,8 +15,8 @@ import (
 // counts as that.
 type Coordinator struct {
 	cfg  Config
-	base element.CheckpointID // ids up to here belong to others
-	last element.CheckpointID // the last id given
+	last element.CheckpointID // the last id given, or known to be taken
+	ids  foreign              // ids that others took
 	now  time.Duration
 
 	tasks map[element.TaskID]*taskState
@@ -43,6 +43,8 @@ type Coordinator struct {
 // taskState is what the coordinator knows of a task between checkpoints.
 type taskState struct {
 	moved bool
+	// leaving: the task goes when the checkpoint in flight completes, which covers it. It has halted.
+	leaving bool
 	// covered is S of the last completed checkpoint.
 	covered []element.Position
 }
@@ -50,12 +52,12 @@ type taskState struct {
 // New makes the coordinator of one attempt. last is the highest id known: of all handles that the instance holds and
 // of its own earlier attempts; the first checkpoint gets last+1. cfg must be valid.
 func New(cfg Config, last element.CheckpointID) *Coordinator {
-	return &Coordinator{cfg: cfg, base: last, last: last, tasks: make(map[element.TaskID]*taskState)}
+	return &Coordinator{cfg: cfg, last: last, ids: foreign{base: last}, tasks: make(map[element.TaskID]*taskState)}
 }
 
 // AddTask makes a task part of every later checkpoint; one that is in flight does not wait for it, so what the task
 // writes until that one is complete must be held back, as if the task had passed its barrier. To add a task twice
-// changes nothing. The first task starts the first interval, which Config.First may shorten.
+// changes nothing, also while it is leaving. The first task starts the first interval, which Config.First may shorten.
 func (c *Coordinator) AddTask(now time.Duration, t element.TaskID) []Action {
 	if c.enter(now); !c.dead && c.tasks[t] == nil {
 		c.tasks[t] = &taskState{}
@@ -69,34 +71,12 @@ func (c *Coordinator) AddTask(now time.Duration, t element.TaskID) []Action {
 	return c.leave()
 }
 
-// RemoveTask takes a task out. Before the Permit it fails a checkpoint that covers the task. With none in flight it
-// fails the attempt if the task has moved: its outputs are in the open transaction already, and the next commit would
-// publish them without the task's positions, so whoever owns the partition next would make them again. Otherwise what
-// the task wrote lies behind the barrier, is held back, and is dropped with the task.
-func (c *Coordinator) RemoveTask(now time.Duration, t element.TaskID) []Action {
-	c.enter(now)
-	ts := c.tasks[t]
-	if c.dead || ts == nil {
-		return c.leave()
-	}
-	lost := ts.moved
-	if p := c.inflight; p != nil {
-		lost = p.by[t] != nil && !p.phase.permitted()
-	}
-	if lost {
-		c.fail(FailureTaskRemoved, fault.Rejoin, fault.New(fault.Rejoin, fault.Failed, "task %v was removed while work of it was uncommitted", t))
-		return c.leave()
-	}
-	c.setMoved(ts, false)
-	delete(c.tasks, t)
-	return c.leave()
-}
-
 // Moved reports that something of the task changed since its last barrier: a record was taken, an offset passed a gap,
-// a timer fired. It is cheap and may be repeated. Nothing is ever triggered without it.
+// a timer fired. It is cheap and may be repeated. Nothing is ever triggered without it. Of a task that leaves it says
+// nothing any more: what came behind its barrier is dropped.
 func (c *Coordinator) Moved(now time.Duration, t element.TaskID) []Action {
 	c.enter(now)
-	if ts := c.tasks[t]; ts != nil && !c.dead {
+	if ts := c.tasks[t]; ts != nil && !ts.leaving && !c.dead {
 		c.setMoved(ts, true)
 	}
 	return c.leave()
@@ -128,11 +108,11 @@ func (c *Coordinator) NextWake(now time.Duration) (time.Duration, bool) {
 // RequestCheckpoint asks for a checkpoint before the interval is over. Early and Manual wait for the one in flight (it
 // may not cover what the asker has seen) and for min-pause; when nothing has moved by then, the answer is Skipped.
 // Final takes neither: it triggers at once, or right after the one in flight, nothing is triggered after it, and the
-// answer is Drained. A request for Periodic does nothing.
+// answer is Drained. A request for Periodic or Revoke does nothing: nobody asks for those.
 func (c *Coordinator) RequestCheckpoint(now time.Duration, r Reason) []Action {
 	c.enter(now)
 	switch {
-	case c.dead || r == Periodic || r > Final:
+	case c.dead || r == Periodic || r == Revoke || r > Final:
 	case r == Final:
 		c.draining = true
 	case c.draining:

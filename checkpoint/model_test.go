@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -19,8 +20,10 @@ type model struct {
 	now time.Duration
 
 	tasks     map[element.TaskID]bool // moved
-	base      element.CheckpointID    // the last id known at the start
-	last      element.CheckpointID    // the last id seen or known
+	leaving   map[element.TaskID]bool
+	atOnce    []element.TaskID              // must be left by the input at hand
+	given     map[element.CheckpointID]bool // ids that were triggered
+	last      element.CheckpointID          // the last id seen or known
 	completed element.CheckpointID
 	flight    *flight
 	started   bool
@@ -32,9 +35,16 @@ type model struct {
 	finalDone bool // triggered
 	dead      bool
 
-	cause                       FailureReason // what the input at hand must lead to
-	refused                     Reason        // a request that comes after the final trigger, to be answered at once
-	triggers, completes, losses int
+	cause                              FailureReason // what the input at hand must lead to
+	revoke                             bool          // the input at hand must lead to a checkpoint for those who leave
+	refused                            Reason        // a request that comes after the final trigger, to be answered at once
+	triggers, completes, losses, lefts int
+
+	// What the outputs of the tasks come to: read says how far a task has read, written up to where its outputs are in the
+	// open transaction, committed the S of the last completed checkpoint that covered it, holding that outputs are held
+	// back.
+	read, written, committed map[element.TaskID]int64
+	holding                  map[element.TaskID]bool
 }
 
 // flight is the observer's view of the checkpoint in flight.
@@ -108,13 +118,20 @@ func (m *model) judge(a Action, rest []Action) {
 		require.True(t, a.Permit.Allows(a.ID) && a.Permit.ID() == a.ID)
 		require.Less(t, m.now, f.triggered+m.cfg.Timeout, "a permit after the deadline")
 		f.permit = true
+		for task := range m.tasks {
+			covered := m.committed[task]
+			if slices.Contains(f.tasks, task) {
+				covered = f.positions[task]
+			}
+			require.LessOrEqual(t, m.written[task], covered, "%v would commit outputs of %v without their position", a, task)
+		}
 	case Complete:
 		ours(a.ID)
 		require.True(t, f.permit && f.committed, "%v", a)
 		require.Greater(t, a.ID, m.completed, "commits out of order")
-		m.completed, m.flight = a.ID, nil
-		m.ended, m.end = true, m.now
-		m.completes++
+		m.complete(a, rest[1:])
+	case Left:
+		m.judgeLeft(a)
 	case Cancel:
 		ours(a.ID)
 		require.False(t, f.permit, "%v after the permit", a)
@@ -126,6 +143,7 @@ func (m *model) judge(a Action, rest []Action) {
 		require.Nil(t, f, "drained with one in flight")
 		require.True(t, m.final && (m.finalDone || !m.anyMoved()), "%v", a)
 		require.Equal(t, Periodic, m.wanted, "a request was not answered before the end")
+		require.Empty(t, m.leaving, "drained before those who leave have left")
 		m.dead = true
 	case Skipped:
 		if m.refused == a.Reason {
@@ -138,7 +156,7 @@ func (m *model) judge(a Action, rest []Action) {
 	case Ignored:
 		require.Equal(t, NoFailure, m.cause, "%v was to count", a)
 		require.NotEqual(t, Success, a.Answer)
-		if a.ID <= m.base || a.ID > m.last {
+		if !m.given[a.ID] {
 			require.Equal(t, Unknown, a.Answer, "%v", a)
 		}
 	default:
@@ -152,8 +170,14 @@ func (m *model) judgeTrigger(a Trigger) {
 	require.True(t, m.anyMoved(), "nothing moved: %v", a)
 	require.False(t, m.finalDone, "a trigger after the final one: %v", a)
 	require.Equal(t, m.last+1, a.ID, "ids grow by one")
-	require.Equal(t, m.final, a.Reason == Final)
-	if a.Reason != Final {
+	if a.Reason == Revoke {
+		require.NotEmpty(t, m.leaving, "%v for nobody", a)
+	} else {
+		require.Equal(t, m.final, a.Reason == Final)
+	}
+	require.Equal(t, m.revoke, a.Reason == Revoke, "%v", a)
+	m.revoke = false
+	if a.Reason != Final && a.Reason != Revoke {
 		require.Equal(t, m.wanted, a.Reason)
 		require.GreaterOrEqual(t, m.now, m.due())
 	}
@@ -170,8 +194,49 @@ func (m *model) judgeTrigger(a Trigger) {
 		m.tasks[task] = false
 	}
 	m.flight, m.last, m.trigger, m.wanted = f, a.ID, m.now, Periodic
+	m.given[a.ID] = true
 	m.finalDone = a.Reason == Final
 	m.triggers++
+}
+
+// complete takes the checkpoint in flight for committed: those who stay go on, those who leave must follow at once.
+func (m *model) complete(a Complete, rest []Action) {
+	for task, s := range m.flight.positions {
+		m.committed[task] = s
+	}
+	for task := range m.tasks {
+		if !m.leaving[task] {
+			m.holding[task], m.written[task] = false, m.read[task]
+		}
+	}
+	if len(m.leaving) > 0 {
+		require.NotEmpty(m.t, rest, "nobody has left")
+		require.IsType(m.t, Left{}, rest[0], "Left follows directly behind Complete")
+		require.Empty(m.t, m.atOnce)
+		m.atOnce = slices.SortedFunc(maps.Keys(m.leaving), element.TaskID.Compare)
+		for _, task := range m.atOnce {
+			require.Contains(m.t, m.flight.tasks, task, "it leaves with a checkpoint that does not cover it")
+		}
+	}
+	m.completed, m.flight = a.ID, nil
+	m.ended, m.end = true, m.now
+	m.completes++
+}
+
+// judgeLeft: exactly those leave that have to, and the transaction has nothing of theirs that is not committed with its
+// position. They are gone: a later Trigger must not name them.
+func (m *model) judgeLeft(a Left) {
+	require.NotEmpty(m.t, a.Tasks)
+	require.Equal(m.t, m.atOnce, a.Tasks)
+	for _, task := range a.Tasks {
+		require.LessOrEqual(m.t, m.written[task], m.committed[task], "%v leaves with outputs that nobody commits", task)
+		delete(m.tasks, task)
+		delete(m.leaving, task)
+		// Whoever owns it next starts where it is committed.
+		m.read[task], m.written[task], m.holding[task] = m.committed[task], m.committed[task], false
+	}
+	m.atOnce = nil
+	m.lefts++
 }
 
 func (m *model) judgeFailure(a FailAttempt) {
@@ -180,15 +245,11 @@ func (m *model) judgeFailure(a FailAttempt) {
 	require.Equal(t, m.cause, a.Reason, "%v", a)
 	require.Error(t, a.Err)
 	require.Equal(t, a.Class, fault.RecoveryOf(a.Err))
-	if f == nil {
-		require.Zero(t, a.ID)
-		require.Equal(t, FailureTaskRemoved, a.Reason)
-	} else {
-		require.Equal(t, f.id, a.ID)
-		require.Equal(t, !f.permit, f.cancelled, "workers are told to stop, unless the Permit is out: %v", a)
-		require.Equal(t, f.permit, a.Reason == FailureCommit, "only the outcome of the commit ends it after the permit: %v", a)
-		m.losses++
-	}
+	require.NotNil(t, f, "only a checkpoint fails: %v", a)
+	require.Equal(t, f.id, a.ID)
+	require.Equal(t, !f.permit, f.cancelled, "workers are told to stop, unless the Permit is out: %v", a)
+	require.Equal(t, f.permit, a.Reason == FailureCommit, "only the outcome of the commit ends it after the permit: %v", a)
+	m.losses++
 	m.flight, m.dead = nil, true
 }
 
@@ -204,6 +265,8 @@ func (m *model) missing() {
 	}
 	require.Equal(t, Periodic, m.refused, "a request was not answered")
 	require.Equal(t, NoFailure, m.cause, "the failure did not end the attempt")
+	require.Empty(t, m.atOnce, "not left")
+	require.False(t, m.revoke, "no checkpoint for those who leave")
 	id, permitted, flying := m.c.InFlight()
 	if f := m.flight; f != nil {
 		require.True(t, flying && id == f.id && permitted == f.permit)
@@ -218,6 +281,7 @@ func (m *model) missing() {
 		return
 	}
 	require.False(t, flying)
+	require.Empty(t, m.leaving, "somebody waits to leave and nothing is in flight")
 	require.False(t, m.final, "the final checkpoint has neither begun nor ended")
 	require.Equal(t, m.anyMoved(), ok)
 	if ok {

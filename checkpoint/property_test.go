@@ -34,7 +34,7 @@ func TestRandomInterleavings(t *testing.T) {
 	}
 	t.Log("reached:", reached)
 	// A generator that never gets anywhere would prove nothing.
-	for _, s := range []string{"complete", "drained", "timeout", "declined", "flush", "root", "commit", "task_removed", "protocol"} {
+	for _, s := range []string{"complete", "drained", "timeout", "declined", "flush", "root", "commit", "protocol", "left at once", "left with a checkpoint", "left before drained", "revoke", "raised", "came back"} {
 		require.NotZero(t, reached[s], "no run reached %q: %v", s, reached)
 	}
 }
@@ -51,7 +51,6 @@ type world struct {
 	*model
 	open    []work
 	done    []work
-	offsets map[element.TaskID]int64
 	reached []string
 }
 
@@ -64,8 +63,11 @@ func newWorld(t *rapid.T) *world {
 	require.NoError(t, cfg.Validate())
 	last := element.CheckpointID(rapid.IntRange(0, 5).Draw(t, "last"))
 	return &world{
-		model:   &model{t: t, c: New(cfg, last), cfg: cfg, base: last, last: last, tasks: map[element.TaskID]bool{}},
-		offsets: map[element.TaskID]int64{},
+		model: &model{
+			t: t, c: New(cfg, last), cfg: cfg, last: last, tasks: map[element.TaskID]bool{}, leaving: map[element.TaskID]bool{},
+			given: map[element.CheckpointID]bool{}, read: map[element.TaskID]int64{}, written: map[element.TaskID]int64{},
+			committed: map[element.TaskID]int64{}, holding: map[element.TaskID]bool{},
+		},
 	}
 }
 
@@ -75,7 +77,7 @@ func (w *world) moves() []string {
 	for range 12 {
 		m = append(m, "finish", "finish", "finish", "moved", "finish", "finish", "wake")
 	}
-	return append(m, "fail", "remove", "invent", "manual", "late failure", "deadline", "premature", "lose", "final")
+	return append(m, "fail", "leave", "leave", "raise", "invent", "manual", "late failure", "deadline", "premature", "lose", "final")
 }
 
 func (w *world) run(move string) {
@@ -87,15 +89,12 @@ func (w *world) run(move string) {
 	switch move {
 	case "add":
 		w.add(now)
-	case "remove":
-		w.remove(now)
+	case "leave":
+		w.leave(now)
+	case "raise":
+		w.raise(now)
 	case "moved":
-		task := w.anyTask()
-		w.feed(now, func() []Action { return w.c.Moved(now, task) }, func() {
-			if _, ok := w.tasks[task]; ok {
-				w.tasks[task] = true
-			}
-		})
+		w.moved(now)
 	case "tick":
 		w.feed(now, func() []Action { return w.c.Tick(now) }, func() {})
 	case "wake", "deadline":
@@ -152,7 +151,8 @@ func (w *world) settle() {
 	require.EqualValues(w.t, w.completes, st.Totals.Completed)
 	require.Len(w.t, st.Recent, min(w.triggers, RecentCheckpoints))
 	for i, r := range st.Recent {
-		require.Equal(w.t, w.last-element.CheckpointID(len(st.Recent)-1-i), r.ID)
+		require.True(w.t, w.given[r.ID])
+		require.True(w.t, i == 0 || r.ID > st.Recent[i-1].ID)
 		require.Equal(w.t, r.Failure == NoFailure, r.Phase == "completed")
 		for _, d := range []time.Duration{r.StartDelay, r.Barriers, r.Flush, r.Persist, r.Root, r.Commit} {
 			require.True(w.t, d >= 0 && d <= r.EndToEnd, "%+v", r)
@@ -166,9 +166,12 @@ func (w *world) settle() {
 
 // feed gives an input to coordinator and model and takes on the work that the actions ask for.
 func (w *world) feed(now time.Duration, call func() []Action, note func()) {
-	for _, a := range w.input(now, call, note) {
+	for i, a := range w.input(now, call, note) {
 		switch a := a.(type) {
 		case Trigger:
+			if a.Reason == Revoke {
+				w.reached = append(w.reached, "revoke")
+			}
 			for _, t := range a.Tasks {
 				w.open = append(w.open, work{evBarrier, a.ID, t})
 			}
@@ -186,6 +189,12 @@ func (w *world) feed(now time.Duration, call func() []Action, note func()) {
 			w.open = append(w.open, work{ev: evRootWritten, id: a.ID})
 		case CommitAction:
 			w.open = append(w.open, work{ev: evCommitted, id: a.ID})
+		case Left:
+			with := map[bool]string{true: "left with a checkpoint", false: "left at once"}
+			w.reached = append(w.reached, with[i > 0])
+			if w.dead {
+				w.reached = append(w.reached, "left before drained")
+			}
 		case Complete:
 			w.reached = append(w.reached, "complete")
 		case Drained:
@@ -201,6 +210,10 @@ func (w *world) add(now time.Duration) {
 	w.feed(now, func() []Action { return w.c.AddTask(now, task) }, func() {
 		if _, ok := w.tasks[task]; !ok {
 			w.tasks[task] = false
+			w.holding[task] = w.flight != nil
+			if w.committed[task] > 0 {
+				w.reached = append(w.reached, "came back")
+			}
 		}
 		if !w.started {
 			w.started, w.trigger = true, w.now
@@ -211,17 +224,58 @@ func (w *world) add(now time.Duration) {
 	})
 }
 
-func (w *world) remove(now time.Duration) {
+// moved is a task that takes some records and says so. One that leaves has halted; its report is a late one.
+func (w *world) moved(now time.Duration) {
 	task := w.anyTask()
-	w.feed(now, func() []Action { return w.c.RemoveTask(now, task) }, func() {
-		moved, ok := w.tasks[task]
+	w.feed(now, func() []Action { return w.c.Moved(now, task) }, func() {
+		if _, ok := w.tasks[task]; !ok || w.leaving[task] {
+			return
+		}
+		w.tasks[task] = true
+		if w.read[task] += 3; !w.holding[task] {
+			w.written[task] = w.read[task]
+		}
+	})
+}
+
+// leave takes one to three tasks out, some of which may be gone or leaving already.
+func (w *world) leave(now time.Duration) {
+	var tasks []element.TaskID
+	for range rapid.IntRange(1, 3).Draw(w.t, "how many leave") {
+		tasks = append(tasks, w.anyTask())
+	}
+	w.feed(now, func() []Action { return w.c.Leave(now, tasks) }, func() {
 		f := w.flight
-		switch {
-		case !ok:
-		case f == nil && moved, f != nil && !f.permit && slices.Contains(f.tasks, task):
-			w.cause = FailureTaskRemoved
-		default:
-			delete(w.tasks, task)
+		var going []element.TaskID
+		for _, task := range tasks {
+			moved, ok := w.tasks[task]
+			if !ok || w.leaving[task] || slices.Contains(going, task) {
+				continue
+			}
+			going = append(going, task)
+			w.revoke = w.revoke || f == nil && moved
+		}
+		for _, task := range going {
+			if f == nil && !w.revoke || f != nil && !slices.Contains(f.tasks, task) {
+				w.atOnce = append(w.atOnce, task)
+				continue
+			}
+			w.leaving[task] = true
+			if f != nil {
+				w.tasks[task] = false
+			}
+		}
+		slices.SortFunc(w.atOnce, element.TaskID.Compare)
+	})
+}
+
+// raise makes an id known, mostly a higher one.
+func (w *world) raise(now time.Duration) {
+	id := w.last + element.CheckpointID(rapid.IntRange(0, 9).Draw(w.t, "above")) - min(w.last, 2)
+	w.feed(now, func() []Action { return w.c.Raise(now, id) }, func() {
+		if id > w.last {
+			w.last = id
+			w.reached = append(w.reached, "raised")
 		}
 	})
 }
@@ -259,7 +313,12 @@ func (w *world) finish(now time.Duration, fails bool) {
 
 // invent reports about a checkpoint that was never triggered.
 func (w *world) invent(now time.Duration) {
-	ids := []element.CheckpointID{0, w.base, w.last + 1, w.last + 2, 1 << 63}
+	ids := []element.CheckpointID{0, w.last + 1, w.last + 2, 1 << 63}
+	for id := range w.last {
+		if !w.given[id] {
+			ids = append(ids, id) // somebody else's
+		}
+	}
 	w.report(now, work{
 		ev:   event(rapid.IntRange(0, int(numEvents)-1).Draw(w.t, "event")),
 		id:   rapid.SampledFrom(ids).Draw(w.t, "id"),
@@ -287,7 +346,7 @@ func (w *world) premature(now time.Duration) {
 func (w *world) report(now time.Duration, k work) {
 	c, err := w.c, errors.New("injected")
 	var st PersistStats
-	offset := w.offsets[k.task]
+	offset := w.read[k.task]
 	calls := map[event]func() []Action{
 		evBarrier: func() []Action {
 			p := element.Position{TopicPartition: element.TopicPartition{Topic: k.task.Source, Partition: k.task.Partition}, Offset: offset}
@@ -316,7 +375,6 @@ func (w *world) report(now time.Duration, k work) {
 		sum += int(n - before[a])
 	}
 	require.LessOrEqual(w.t, sum, 1, "a report has one answer")
-	w.offsets[k.task] = offset + 3
 }
 
 // note tells the model what a report means for the checkpoint in flight.
@@ -328,7 +386,7 @@ func (w *world) note(k work, offset int64) {
 	switch k.ev {
 	case evBarrier:
 		if !f.barrier[k.task] {
-			f.barrier[k.task], f.positions[k.task] = true, offset
+			f.barrier[k.task], f.positions[k.task], w.holding[k.task] = true, offset, true
 		}
 	case evAcked:
 		switch {

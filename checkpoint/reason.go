@@ -14,11 +14,13 @@ const (
 	Early
 	// Manual: a person or another program asked.
 	Manual
+	// Revoke: tasks leave that have uncommitted work. It comes of Leave, is never requested, and does not wait for min-pause.
+	Revoke
 	// Final: the attempt ends in order. Nothing is triggered after it.
 	Final
 )
 
-var reasonTexts = [...]string{Periodic: "periodic", Early: "early", Manual: "manual", Final: "final"}
+var reasonTexts = [...]string{Periodic: "periodic", Early: "early", Manual: "manual", Revoke: "revoke", Final: "final"}
 
 // String gives the reason as logs and traces print it.
 func (r Reason) String() string { return text(reasonTexts[:], int(r), "reason") }
@@ -38,8 +40,6 @@ const (
 	FailureFlush
 	// FailureRoot: the root metadata file could not be written.
 	FailureRoot
-	// FailureTaskRemoved: a task left while work of it was uncommitted.
-	FailureTaskRemoved
 	// FailureCommit: the commit was refused, or its outcome is unknown.
 	FailureCommit
 	// FailureProtocol: a report contradicts the order of the protocol, a bug of the driver or of a task.
@@ -50,25 +50,23 @@ const (
 )
 
 var failureTexts = [...]string{
-	NoFailure:          "none",
-	FailureTimeout:     "timeout",
-	FailureDeclined:    "declined by a task",
-	FailureFlush:       "flush failed",
-	FailureRoot:        "root file not written",
-	FailureTaskRemoved: "task removed",
-	FailureCommit:      "commit failed",
-	FailureProtocol:    "protocol violated",
+	NoFailure:       "none",
+	FailureTimeout:  "timeout",
+	FailureDeclined: "declined by a task",
+	FailureFlush:    "flush failed",
+	FailureRoot:     "root file not written",
+	FailureCommit:   "commit failed",
+	FailureProtocol: "protocol violated",
 }
 
 var failureLabels = [...]string{
-	NoFailure:          "none",
-	FailureTimeout:     "timeout",
-	FailureDeclined:    "declined",
-	FailureFlush:       "flush",
-	FailureRoot:        "root",
-	FailureTaskRemoved: "task_removed",
-	FailureCommit:      "commit",
-	FailureProtocol:    "protocol",
+	NoFailure:       "none",
+	FailureTimeout:  "timeout",
+	FailureDeclined: "declined",
+	FailureFlush:    "flush",
+	FailureRoot:     "root",
+	FailureCommit:   "commit",
+	FailureProtocol: "protocol",
 }
 
 // String gives a short text for people.

@@ -149,7 +149,7 @@ func (c *Coordinator) failure(now time.Duration, id element.CheckpointID, ev eve
 func (c *Coordinator) report(id element.CheckpointID, t element.TaskID, ev event) *pending {
 	p, ph := c.inflight, completed
 	switch {
-	case id <= c.base || id > c.last:
+	case id > c.last || c.ids.has(id):
 		c.answer(id, t, ev, Unknown)
 		return nil
 	case p != nil && p.id == id:
@@ -250,6 +250,7 @@ func (c *Coordinator) complete(p *pending) {
 	c.totals.DeltaBytes += p.stats.DeltaBytes
 	c.totals.Entries += p.stats.Entries
 	c.emit(Complete{ID: p.id})
+	c.leftWith(p)
 }
 
 // breachOf fails the attempt because a report came before its time.

@@ -24,7 +24,7 @@ var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios in
 //	# comments, which tell the story,
 //	inputs, one per line: the time, the input, its arguments,
 //	    -> an action that the input gave
-//	    =  what changed: the checkpoint in flight, who has moved, when Tick is due
+//	    =  what changed: the checkpoint in flight, who has moved, who leaves, when Tick is due
 //
 // The indented lines are golden output. `go test ./checkpoint -rewrite` writes them anew; read the difference.
 func TestScenarios(t *testing.T) {
@@ -142,7 +142,7 @@ func (s *scene) input(words []string) ([]string, error) {
 		out = append(out, "-> "+a.String())
 	}
 	state := s.state(now)
-	for _, k := range []string{"in flight", "moved", "wake", "end"} {
+	for _, k := range []string{"in flight", "moved", "leaving", "wake", "end"} {
 		if state[k] != s.shown[k] {
 			out = append(out, "=  "+k+": "+state[k])
 		}
@@ -160,15 +160,21 @@ func (s *scene) input(words []string) ([]string, error) {
 
 // state tells what a reader wants to follow.
 func (s *scene) state(now time.Duration) map[string]string {
-	st := map[string]string{"in flight": "none", "moved": "nobody", "wake": "never", "end": "no"}
+	st := map[string]string{"in flight": "none", "moved": "nobody", "leaving": "nobody", "wake": "never", "end": "no"}
 	if p := s.c.inflight; p != nil {
 		st["in flight"] = fmt.Sprintf("%d %v", p.id, p.phase)
 	}
-	var moved []string
+	var moved, leaving []string
 	for t, ts := range s.c.tasks {
 		if ts.moved {
 			moved = append(moved, t.String())
 		}
+		if ts.leaving {
+			leaving = append(leaving, t.String())
+		}
+	}
+	if slices.Sort(leaving); len(leaving) > 0 {
+		st["leaving"] = strings.Join(leaving, " ")
 	}
 	if slices.Sort(moved); len(moved) > 0 {
 		st["moved"] = strings.Join(moved, " ")
@@ -202,8 +208,8 @@ func (s *scene) feed(now time.Duration, input string, args []string) ([]Action, 
 	switch input {
 	case "tick":
 		return c.Tick(now), nil
-	case "add", "remove", "moved":
-		fn := map[string]func(time.Duration, element.TaskID) []Action{"add": c.AddTask, "remove": c.RemoveTask, "moved": c.Moved}[input]
+	case "add", "moved":
+		fn := map[string]func(time.Duration, element.TaskID) []Action{"add": c.AddTask, "moved": c.Moved}[input]
 		var all []Action
 		for _, a := range args {
 			t, err := parseTask(a)
@@ -213,6 +219,19 @@ func (s *scene) feed(now time.Duration, input string, args []string) ([]Action, 
 			all = append(all, fn(now, t)...)
 		}
 		return all, nil
+	case "leave":
+		var tasks []element.TaskID
+		for _, a := range args {
+			t, err := parseTask(a)
+			if err != nil {
+				return nil, err
+			}
+			tasks = append(tasks, t)
+		}
+		return c.Leave(now, tasks), nil
+	case "raise":
+		n, err := strconv.ParseUint(strings.Join(args, " "), 10, 64)
+		return c.Raise(now, element.CheckpointID(n)), err
 	case "request":
 		i := slices.Index(reasonTexts[:], strings.Join(args, " "))
 		if i < 0 {

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -201,4 +202,37 @@ func inFlight() (*Coordinator, element.CheckpointID) {
 		panic(errors.New("no trigger"))
 	}
 	return c, tr.ID
+}
+
+// However often tasks join with higher ids, what is remembered of them is bounded; the own ids in between stay known as
+// long as reports of them can come.
+func TestTheIdsOfOthersAreBounded(t *testing.T) {
+	c := New(Config{Interval: time.Second, Timeout: time.Minute}, 5)
+	a := element.TaskID{Source: "a"}
+	c.AddTask(0, a)
+	var own []element.CheckpointID
+	for i := range 5 * foreignRanges {
+		c.Raise(0, c.LastID()+3)
+		c.Raise(0, c.LastID()+2) // goes on where the first ends
+		c.Moved(0, a)
+		id := c.RequestCheckpoint(0, Manual)[0].(Trigger).ID
+		own = append(own, id)
+		require.Equal(t, element.CheckpointID(5+6*(i+1)), id)
+		c.BarrierPassed(0, id, a, TaskAck{Moved: true})
+		c.Flushed(0, id)
+		c.Persisted(0, id, PersistStats{})
+		c.RootWritten(0, id)
+		require.Equal(t, []Action{Complete{ID: id}}, c.Committed(0, id))
+	}
+	require.LessOrEqual(t, len(c.ids.ranges), foreignRanges)
+	recent := own[len(own)-foreignRanges:]
+	for id := recent[0]; id <= c.LastID(); id++ {
+		want := Unknown
+		if slices.Contains(recent, id) {
+			want = Duplicate
+		}
+		require.Equal(t, want, c.Committed(0, id)[0].(Ignored).Answer, id)
+	}
+	require.Equal(t, Unknown, c.Committed(0, c.LastID()+1)[0].(Ignored).Answer)
+	require.Equal(t, Unknown, c.Committed(0, 6)[0].(Ignored).Answer)
 }
