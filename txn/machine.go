@@ -189,6 +189,7 @@ type Machine struct {
 	// Of the transaction of slot cur:
 	checkpoint element.CheckpointID // that it was sealed for
 	marked     bool                 // a marker record is in it
+	stale      int                  // how often its offsets were refused for their generation
 	want       intent               // the request that is being worked on
 	failure    Report               // why it is being aborted; Failed is false for an abort the caller asked for
 

@@ -83,7 +83,7 @@ func (j *job) answerLost(err error) Answer {
 
 func onlyRetriable(codes []int16) bool {
 	for _, c := range codes {
-		if c != 0 && !slices.Contains(retriable, c) {
+		if c != 0 && c != kerr.IllegalGeneration.Code && !slices.Contains(retriable, c) {
 			return false
 		}
 	}

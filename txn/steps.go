@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -103,7 +105,7 @@ func (m *Machine) begin(w intent, id element.CheckpointID) []Action {
 	if why := m.ready(); why != "" {
 		return m.refuse(why)
 	}
-	m.want, m.checkpoint, m.marked = w, id, false
+	m.want, m.checkpoint, m.marked, m.stale = w, id, false, 0
 	return []Action{{Kind: ActBegin, Slot: m.cur}}
 }
 
@@ -208,10 +210,13 @@ func (m *Machine) offsets(e Event) []Action {
 	}
 	var bad Report
 	again := len(e.Codes) == 0
+	if slices.Contains(e.Codes, kerr.IllegalGeneration.Code) {
+		m.stale++
+	}
 	for _, c := range e.Codes {
 		switch {
 		case c == 0:
-		case slices.Contains(retriable, c):
+		case slices.Contains(retriable, c), c == kerr.IllegalGeneration.Code && m.stale <= maxStale:
 			again = true
 		default:
 			bad = harder(bad, failed(StepOffsets, Answer{Code: c}))
@@ -226,6 +231,18 @@ func (m *Machine) offsets(e Event) []Action {
 	m.slots[m.cur] = Ending
 	return []Action{{Kind: ActCommit, Slot: m.cur}}
 }
+
+// maxStale is how often offsets are sent again that were refused for their generation. The broker takes the group to the
+// next generation before this member has read the answer to its join: what was sent between carries the old one,
+//
+//	broker: generation 7 -> 8, answers the join
+//	                                             instance: reads generation 7, sends the offsets
+//	broker: ILLEGAL_GENERATION
+//	                                             instance: the answer to the join arrives: 8
+//
+// though nothing that it owns has moved. Each send reads member, generation and ownership anew, so that a resend is as
+// good as a first send. A member that was expelled gets another code. With the pauses between it is about a second.
+const maxStale = 50
 
 func (m *Machine) abort() []Action {
 	m.want = wantAbort
