@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Mem is a file system in memory that can lose power. Each operation is counted; a fault function may fail it; Crash
@@ -20,6 +21,7 @@ type Mem struct {
 	limit  int64 // bytes; 0 = none
 	open   int
 	halted bool
+	now    func() time.Time
 }
 
 var _ FS = (*Mem)(nil)
@@ -30,6 +32,7 @@ type memDir struct{ now, durable map[string]*memNode }
 // memNode is a file (dir false) or the fact that a sub-directory exists.
 type memNode struct {
 	dir  bool
+	mod  time.Time
 	data []byte
 	// durable is the content that a crash cannot take; dirty holds the numbers of the blocks that differ from it.
 	durable []byte
@@ -41,7 +44,14 @@ type memNode struct {
 func newMemDir() *memDir { return &memDir{now: map[string]*memNode{}, durable: map[string]*memNode{}} }
 
 // NewMem gives an empty file system.
-func NewMem() *Mem { return &Mem{dirs: map[string]*memDir{".": newMemDir()}} }
+func NewMem() *Mem { return &Mem{dirs: map[string]*memDir{".": newMemDir()}, now: time.Now} }
+
+// SetClock gives the time that files are written at from now on.
+func (m *Mem) SetClock(now func() time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = now
+}
 
 // SetLimit sets the capacity in bytes; a write beyond it fails with ENOSPC after writing what fits. 0 = no limit.
 func (m *Mem) SetLimit(n int64) {
@@ -85,7 +95,7 @@ func (m *Mem) Create(name string) (File, error) {
 	if d.now[base] != nil {
 		return nil, pathErr("create", name, fs.ErrExist)
 	}
-	n := &memNode{dirty: map[int]bool{}, lost: map[int]bool{}}
+	n := &memNode{dirty: map[int]bool{}, lost: map[int]bool{}, mod: m.now()}
 	d.now[base] = n
 	m.open++
 	return &memFile{m: m, n: n, name: name, epoch: m.epoch, writable: true}, nil
@@ -219,7 +229,7 @@ func (m *Mem) ReadDir(dir string) ([]Entry, error) {
 	}
 	out := make([]Entry, 0, len(d.now))
 	for name, n := range d.now {
-		out = append(out, Entry{Name: name, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir})
+		out = append(out, Entry{Name: name, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir, Mod: n.mod})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
@@ -243,7 +253,7 @@ func (m *Mem) Stat(name string) (Entry, error) {
 	if n == nil {
 		return Entry{}, pathErr("stat", name, fs.ErrNotExist)
 	}
-	return Entry{Name: base, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir}, nil
+	return Entry{Name: base, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir, Mod: n.mod}, nil
 }
 
 // SyncDir makes the names of one directory durable.

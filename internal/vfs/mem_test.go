@@ -6,12 +6,15 @@ import (
 	"io/fs"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
 func TestCrashKeepsOnlyWhatWasSynced(t *testing.T) {
 	m := NewMem()
+	at := time.Unix(1700000000, 0)
+	m.SetClock(func() time.Time { return at })
 	require.NoError(t, m.MkdirAll("d"))
 	require.NoError(t, m.SyncDir("."))
 	write(t, m, "d/named", "synced")
@@ -28,8 +31,8 @@ func TestCrashKeepsOnlyWhatWasSynced(t *testing.T) {
 	m.Crash(0, 1)
 	list, err := m.ReadDir("d")
 	require.NoError(t, err)
-	require.Equal(t, []Entry{{Name: "nameless", Size: 35, Regular: true}, {Name: "named", Size: 6, Regular: true},
-		{Name: "open", Regular: true}}, sortEntries(list))
+	require.Equal(t, []Entry{{Name: "nameless", Size: 35, Regular: true, Mod: at}, {Name: "named", Size: 6, Regular: true, Mod: at},
+		{Name: "open", Regular: true, Mod: at}}, sortEntries(list))
 	require.Equal(t, "synced", read(t, m, "d/named"))
 	_, err = h.Write([]byte("zombie"))
 	require.ErrorIs(t, err, ErrCrashed)

@@ -48,6 +48,7 @@ func (f *memFile) Write(p []byte) (int, error) {
 			n, err = int(max(room, 0)), syscall.ENOSPC
 		}
 	}
+	f.n.mod = f.m.now()
 	start := len(f.n.data)
 	f.n.data = append(f.n.data, p[:n]...)
 	for b := start / memBlock; b*memBlock < start+n; b++ {

@@ -109,7 +109,7 @@ func (o *OS) Close() error { return o.root.Close() }
 func entryOf(info fs.FileInfo) Entry {
 	e := Entry{Name: info.Name(), Dir: info.IsDir(), Regular: info.Mode().IsRegular()}
 	if e.Regular {
-		e.Size = info.Size()
+		e.Size, e.Mod = info.Size(), info.ModTime()
 	}
 	return e
 }

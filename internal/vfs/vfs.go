@@ -1,6 +1,9 @@
 package vfs
 
-import "io"
+import (
+	"io"
+	"time"
+)
 
 // FS is a file system below one root directory. Errors wrap those of io/fs (ErrExist, ErrNotExist, ErrPermission)
 // and syscall (ENOSPC, EIO, …), so errors.Is works alike on both implementations.
@@ -44,5 +47,6 @@ type Entry struct {
 	Name    string // last element only
 	Size    int64  // bytes, 0 for a directory
 	Dir     bool
-	Regular bool // a plain file: no directory, link, device or socket
+	Regular bool      // a plain file: no directory, link, device or socket
+	Mod     time.Time // when a plain file was last written to, by the clock of whoever keeps it; zero for anything else
 }
