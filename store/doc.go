@@ -32,6 +32,10 @@
 //	I8  In a Local, a task's record says applied only if its data is the state at the checkpoint that it names: intent,
 //	    sync, data, sync, applied, sync, in this order, and data is dropped only when no record names it.
 //	I9  An error of a Local never reaches the service: it disables the copy (once, in the log) or gives up one task's.
+//	I10 What Load gives without an error is, to the entry, what was written up to the version that it names. The record
+//	    holds the number of entries and a sum over their checksums, which each flush brings forward by what it
+//	    replaces; Badger alone does not notice that something is missing.
+//	I11 While a Load reads a task's copy, the writer leaves it alone.
 //
 // Goroutines: a Store starts none and belongs to its task's goroutine; a Frozen may be read by one or more others. A
 // Local has one writer, started by OpenLocal and ended by Close, beside those that Badger owns; its methods may be
@@ -45,6 +49,7 @@
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
 //	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index
 //	local.go    Local: what the engine calls      local_entries.go collects changes for it
+//	local_load.go  reads and verifies a task's copy
 //	local_open.go, local_flush.go, local_pending.go, local_format.go
 //
 // The layout of the local copy is in docs/format/local-store.md.

@@ -99,6 +99,7 @@ type Local struct {
 	stop   context.CancelFunc
 	done   chan struct{} // closed when the writer has ended
 	freeAt func(dir string) (int64, bool)
+	step   func() error // called between any two writes to the database; nil but in tests
 }
 
 // localTask is the copy of one task. Guarded by Local.mu.
@@ -109,6 +110,9 @@ type localTask struct {
 	clean   bool         // the database holds an applied record for durable
 	stale   bool         // given up until the next Reset
 	loading bool         // a Reset has not handed over everything
+	reading int          // Loads that are under way: the database's part must not change
+	dropped bool         // to be dropped when the last of them is over
+	tally   tally        // of what the database holds, also of a Reset that is not over
 	tables  []TableInfo
 	pending *pendingChanges
 }
@@ -315,7 +319,9 @@ func (l *Local) giveUp(t *localTask) {
 // abandon gives up a copy and has its record and data deleted by the next flush; l.mu is held.
 func (l *Local) abandon(task element.TaskID, t *localTask) {
 	l.giveUp(t)
-	l.dead = append(l.dead, t.number)
+	if t.dropped = true; t.reading == 0 {
+		l.dead = append(l.dead, t.number)
+	}
 	l.gone = append(l.gone, task)
 }
 

@@ -28,6 +28,7 @@ type flushTask struct {
 	record  taskRecord
 	pending *pendingChanges
 	partial bool // more of a Reset follows: the intent stays
+	tally   tally
 }
 
 // run is the writer goroutine. It flushes when there is something to flush and the duty cycle allows it, or at once when
@@ -135,10 +136,10 @@ func (l *Local) take() *flusher {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, t := range l.tasks {
-		if !t.dirty() {
+		if !t.dirty() || t.reading > 0 {
 			continue
 		}
-		w.batch = append(w.batch, flushTask{id: id, task: t, pending: t.pending, partial: t.loading,
+		w.batch = append(w.batch, flushTask{id: id, task: t, pending: t.pending, partial: t.loading, tally: t.tally,
 			record: taskRecord{at: t.at, number: t.number, tables: t.tables}})
 		t.pending, t.clean = newPending(), false
 	}
@@ -153,50 +154,55 @@ func (l *Local) take() *flusher {
 // write does the steps of a flush. Their order is what a crash between any two relies on: no record says applied
 // while its data changes, and no data goes while a record that says applied names it.
 func (w *flusher) write(ctx context.Context) error {
-	if err := failpoint.Err(failpoint.LocalIntentBefore); err != nil {
+	if err := w.l.moment(failpoint.Err(failpoint.LocalIntentBefore)); err != nil {
 		return err
 	}
 	if err := w.records(stateIntent); err != nil {
 		return err
 	}
-	if err := failpoint.Err(failpoint.LocalIntentAfter); err != nil {
+	if err := w.l.moment(failpoint.Err(failpoint.LocalIntentAfter)); err != nil {
 		return err
 	}
 	if err := w.drop(); err != nil {
+		return err
+	}
+	if err := w.l.moment(nil); err != nil {
 		return err
 	}
 	if len(w.batch) == 0 {
 		return nil
 	}
 	for i := range w.batch {
-		if err := failpoint.Err(failpoint.LocalDataBefore); err != nil {
+		if err := w.l.moment(failpoint.Err(failpoint.LocalDataBefore)); err != nil {
 			return err
 		}
 		if err := w.data(ctx, &w.batch[i]); err != nil {
 			return err
 		}
-		if err := failpoint.Err(failpoint.LocalDataAfter); err != nil {
+		if err := w.l.moment(failpoint.Err(failpoint.LocalDataAfter)); err != nil {
 			return err
 		}
 	}
 	if err := w.l.db.Sync(); err != nil {
 		return err
 	}
-	if err := failpoint.Err(failpoint.LocalAppliedBefore); err != nil {
+	if err := w.l.moment(failpoint.Err(failpoint.LocalAppliedBefore)); err != nil {
 		return err
 	}
 	w.version++ // the same keys again
 	if err := w.records(stateApplied); err != nil {
 		return err
 	}
-	return failpoint.Err(failpoint.LocalAppliedAfter)
+	return w.l.moment(failpoint.Err(failpoint.LocalAppliedAfter))
 }
 
 func (l *Local) finish(batch []flushTask, written int64, busy time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range batch {
-		if b := &batch[i]; !b.partial {
+		b := &batch[i]
+		b.task.tally = b.tally
+		if !b.partial {
 			b.task.durable, b.task.clean = b.record.at, true
 		}
 	}
@@ -216,7 +222,9 @@ func (w *flusher) records(state byte) error {
 		if b.partial && state == stateApplied {
 			continue
 		}
-		b.record.state = state
+		if b.record.state = state; state == stateApplied {
+			b.record.tally = b.tally
+		}
 		written[b.id] = true
 		if err := wb.Set(taskKey(b.id), b.record.encode()); err != nil {
 			return err
@@ -254,15 +262,27 @@ func (w *flusher) drop() error {
 // data writes the entries of one task in slices, with pauses between them, so that the writer takes its share of a core
 // evenly and not in one burst.
 func (w *flusher) data(ctx context.Context, b *flushTask) error {
+	old := w.l.db.NewTransactionAt(w.version-1, false)
+	defer old.Discard()
 	wb := w.l.db.NewWriteBatchAt(w.version)
 	defer func() { wb.Cancel() }()
 	begin, n, size := time.Now(), 0, 0
+	empty := b.tally.entries == 0
 	var failed error
 	for e := range b.pending.freeze() {
 		key := appendDataKey(make([]byte, 0, dataKeyHead+len(e.Key)), b.record.number, e.Table, e.Key)
-		if e.Deleted {
+		there := false
+		if !empty {
+			if there, failed = b.replace(old, key, e); failed != nil {
+				break
+			}
+		}
+		if e.Deleted && !there {
+			continue
+		} else if e.Deleted {
 			failed = wb.Delete(key)
 		} else {
+			b.tally.add(e.Table, e.Key, e.Value)
 			failed = wb.Set(key, e.Value)
 		}
 		if failed != nil {
@@ -272,10 +292,13 @@ func (w *flusher) data(ctx context.Context, b *flushTask) error {
 		if n, size = n+1, size+len(key)+len(e.Value); n < sliceEntries && size < sliceBytes {
 			continue
 		}
-		if failed = wb.Flush(); failed != nil {
-			break
+		if failed = wb.Flush(); failed == nil {
+			failed = w.l.moment(nil)
 		}
-		if failed = w.pause(ctx, time.Since(begin)); failed != nil {
+		if failed == nil {
+			failed = w.pause(ctx, time.Since(begin))
+		}
+		if failed != nil {
 			break
 		}
 		wb = w.l.db.NewWriteBatchAt(w.version)
@@ -285,6 +308,28 @@ func (w *flusher) data(ctx context.Context, b *flushTask) error {
 		return failed
 	}
 	return wb.Flush()
+}
+
+// replace takes what the database holds for a key out of the tally and says whether there was something.
+func (b *flushTask) replace(old *badger.Txn, key []byte, e Entry) (bool, error) {
+	item, err := old.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return true, item.Value(func(v []byte) error {
+		b.tally.remove(e.Table, e.Key, v)
+		return nil
+	})
+}
+
+// moment lies between two writes to the database; err is what a failpoint there says.
+func (l *Local) moment(err error) error {
+	if err != nil || l.step == nil {
+		return err
+	}
+	return l.step()
 }
 
 // pause lets the rest of the process run after the writer has worked for a while, unless the flush is in a hurry.

@@ -11,7 +11,7 @@ import (
 
 // The layout of the local copy; docs/format/local-store.md describes it.
 const (
-	localFormat = 1
+	localFormat = 2
 
 	prefixMeta = 0x01 // one record: who the copy belongs to
 	prefixTask = 0x02 // one record per task
@@ -45,6 +45,7 @@ type taskRecord struct {
 	state  byte
 	at     LocalVersion
 	number uint32 // of the task's data, never used again after a reset
+	tally  tally  // of the entries; zero with an intent
 	tables []TableInfo
 }
 
@@ -105,6 +106,8 @@ func (r *taskRecord) encode() []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(r.at.ChainEnd))
 	b = append(b, r.at.Run[:]...)
 	b = binary.BigEndian.AppendUint32(b, r.number)
+	b = binary.BigEndian.AppendUint64(b, r.tally.entries)
+	b = binary.BigEndian.AppendUint64(b, r.tally.sum)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(r.tables)))
 	for _, t := range r.tables {
 		b = appendString(appendString(b, t.Name), t.Codec)
@@ -113,7 +116,7 @@ func (r *taskRecord) encode() []byte {
 }
 
 func decodeTaskRecord(b []byte) (taskRecord, error) {
-	const fixed = 1 + 8 + 8 + 32 + 8 + 32 + 4 + 2
+	const fixed = 1 + 8 + 8 + 32 + 8 + 32 + 4 + 8 + 8 + 2
 	var r taskRecord
 	b, err := unseal(b)
 	if err != nil || len(b) < fixed {
@@ -126,7 +129,9 @@ func decodeTaskRecord(b []byte) (taskRecord, error) {
 	r.at.ChainEnd = element.CheckpointID(binary.BigEndian.Uint64(b[49:]))
 	copy(r.at.Run[:], b[57:])
 	r.number = binary.BigEndian.Uint32(b[89:])
-	n := int(binary.BigEndian.Uint16(b[93:]))
+	r.tally.entries = binary.BigEndian.Uint64(b[93:])
+	r.tally.sum = binary.BigEndian.Uint64(b[101:])
+	n := int(binary.BigEndian.Uint16(b[109:]))
 	b = b[fixed:]
 	for range n {
 		var t TableInfo

@@ -200,7 +200,7 @@ func (l *Local) readTasks(db *badger.DB) error {
 			}
 			known[r.number] = true
 			l.nextNumber = max(l.nextNumber, r.number+1)
-			t := &localTask{number: r.number, at: r.at, durable: r.at, tables: r.tables, pending: newPending()}
+			t := &localTask{number: r.number, at: r.at, durable: r.at, tally: r.tally, tables: r.tables, pending: newPending()}
 			t.clean = r.state == stateApplied
 			t.stale = !t.clean
 			if t.stale {
@@ -236,48 +236,6 @@ func (l *Local) findOrphans(txn *badger.Txn, known map[uint32]bool) error {
 		}
 		seek = dataPrefix(n + 1)
 	}
-}
-
-// Iterate reads a task's copy as the last flush left it: tables in the order in which they were made, keys in order,
-// until fn returns false. The bytes are valid during the call. It fails when the copy is disabled or not whole.
-func (l *Local) Iterate(task element.TaskID, fn func(table TableInfo, key, value []byte) bool) error {
-	l.dbMu.RLock()
-	defer l.dbMu.RUnlock()
-	if l.db == nil {
-		return errLocalClosed
-	}
-	return l.db.View(func(txn *badger.Txn) error {
-		item, err := txn.Get(taskKey(task))
-		if err != nil {
-			return fmt.Errorf("local copy of task %s: %w", task, err)
-		}
-		var r taskRecord
-		if err := item.Value(func(v []byte) (err error) { r, err = decodeTaskRecord(v); return err }); err != nil {
-			return fmt.Errorf("local copy of task %s: %w", task, err)
-		}
-		if r.state != stateApplied {
-			return fmt.Errorf("local copy of task %s: a flush towards checkpoint %s did not end", task, r.at.Name)
-		}
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: dataPrefix(r.number), PrefetchValues: true, PrefetchSize: 100})
-		defer it.Close()
-		for it.Rewind(); it.Valid(); it.Next() {
-			k, more := it.Item().Key(), false
-			if n := int(beUint16(k[5:])); n >= len(r.tables) {
-				return fmt.Errorf("local copy of task %s: entry of table %d of %d: %w", task, n, len(r.tables), errRecord)
-			}
-			err := it.Item().Value(func(v []byte) error {
-				more = fn(r.tables[beUint16(k[5:])], k[dataKeyHead:], v)
-				return nil
-			})
-			if err != nil {
-				return fmt.Errorf("local copy of task %s: %w", task, err)
-			}
-			if !more {
-				return nil
-			}
-		}
-		return nil
-	})
 }
 
 // Close writes what is pending, within CloseTimeout, and closes the database.
