@@ -15,6 +15,10 @@ import (
 type Stats struct {
 	Sizes
 	Tombstones int64
+	// Local says that the state comes from a local copy, and LocalEntries how much of it; Sizes and Tombstones count
+	// only what was read from runs behind it.
+	Local        bool
+	LocalEntries int64
 }
 
 // readBuffer is read at once from a run; with one block and one key it is all that a reader holds.

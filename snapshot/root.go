@@ -118,6 +118,9 @@ type Sizes struct {
 	FullRuns, FullBytes, FullEntries    int64
 }
 
+// Bytes is the size of all runs.
+func (s Sizes) Bytes() int64 { return s.DeltaBytes + s.FullBytes }
+
 // Add counts runs; zero ones are passed over.
 func (s *Sizes) Add(runs ...RunRef) {
 	for _, r := range runs {
