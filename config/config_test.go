@@ -52,7 +52,7 @@ func TestDefaults(t *testing.T) {
 		Kafka:         Kafka{Brokers: []string{"localhost:9092"}},
 		Checkpointing: Checkpointing{Mode: ExactlyOnce, Interval: time.Second, Timeout: 50 * time.Second},
 		State: State{Backend: Badger, Checkpoints: Checkpoints{Dir: "data/checkpoints", NumRetained: 3},
-			LocalRootDirs: []string{"data/local"}, UncommittedLimit: 64 << 20},
+			LocalRecovery: true, LocalRootDirs: []string{"data/local"}, UncommittedLimit: 64 << 20},
 		Transaction: Transaction{Timeout: time.Minute},
 		Group:       Group{SessionTimeout: 10 * time.Second},
 		Sink:        Sink{HoldBackLimit: 64 << 20},
@@ -96,6 +96,8 @@ shutdown: {timeout: 5s}
 	p := s.Processor()
 	require.Equal(t, "/c d", p.CheckpointsDir)
 	require.Equal(t, "memory", string(p.Backend))
+	require.True(t, p.NoLocalRecovery)
+	require.False(t, mustLoad(t, minimal, nil, nil).Processor().NoLocalRecovery)
 	require.Equal(t, 3*time.Second, p.MinPause)
 }
 

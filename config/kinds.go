@@ -75,6 +75,16 @@ func enum[T ~string](field func(*Service) *T, allowed ...string) reader {
 	}
 }
 
+func yesNo(field func(*Service) *bool) reader {
+	return func(n *yamlx.Node, s *Service) ([]string, bool) {
+		v, ok := n.Bool()
+		if ok {
+			*field(s) = v
+		}
+		return []string{strconv.FormatBool(v)}, ok
+	}
+}
+
 // text reads a text; check, when not nil, gives what is wrong with it.
 func text(check func(string) string, field func(*Service) *string) reader {
 	return func(n *yamlx.Node, s *Service) ([]string, bool) {

@@ -11,6 +11,7 @@ func (s *Service) Processor() processor.Config {
 		CheckpointsDir:      s.State.Checkpoints.Dir,
 		RetainedCheckpoints: s.State.Checkpoints.NumRetained,
 		Backend:             processor.Backend(s.State.Backend),
+		NoLocalRecovery:     !s.State.LocalRecovery,
 		LocalDirs:           s.State.LocalRootDirs,
 		Interval:            s.Checkpointing.Interval,
 		CheckpointTimeout:   s.Checkpointing.Timeout,

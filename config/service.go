@@ -62,6 +62,8 @@ const (
 type State struct {
 	Backend     Backend
 	Checkpoints Checkpoints
+	// LocalRecovery keeps a local copy of the state, with the badger backend, and recovers from it where it fits.
+	LocalRecovery bool
 	// LocalRootDirs hold the local copies of the state, at least one directory.
 	LocalRootDirs []string
 	// UncommittedLimit in bytes: above it a checkpoint is taken early, and where none may start the sources pause.

@@ -38,6 +38,8 @@ type Config struct {
 	RetainedCheckpoints int
 	// Backend is state.backend. Default Badger.
 	Backend Backend
+	// NoLocalRecovery turns local recovery off (state.backend.local-recovery: false): no local copy is kept or read.
+	NoLocalRecovery bool
 	// LocalDirs are the places for the local copy of the state (state.local.root-dirs). The first one that can be used is
 	// taken; the copy lies in a directory there that has the application's name. Default <DataDir>/local.
 	LocalDirs []string

@@ -19,11 +19,15 @@
 //	    brought forward only along the chain on which that run lies, and built anew from a whole root otherwise.
 //	I5  Nothing that happens to the local copy fails or delays the service: a root is handed over without waiting,
 //	    reading and writing are paced, and the end of both is bounded by the shutdown timeout.
+//	I6  A restore takes the copy only if the digest of the copy's last run is in the chain of the committed root, and
+//	    every entry of it is verified. The runs behind that one are deltas with their deletions; they are read from the
+//	    checkpoint, nothing else is. The ids of checkpoints prove nothing. A copy that does not fit is set aside, with one
+//	    line in the log; so is that of a task that leaves.
 //
 // Goroutines: beside those of the clients and of the engine, one keeper of the local copy (badger backend only),
 // started by openLocal and awaited in close, after the engine has ended.
 //
 // Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
 // instance id), log.go (what is logged), offsets.go (reads of positions), alone.go and gone.go (other instances),
-// local.go (keeper of the local copy: life and schedule), local_read.go (its reading), lane.go (the way of one task's copy to the newest root).
+// local.go (keeper of the local copy: life and schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the newest root).
 package processor

@@ -18,13 +18,17 @@ const (
 
 // lane is the way of one task's copy from where it stands to the newest committed root. It does no I/O.
 type lane struct {
+	stay  uint64             // of the task on this instance; another one when it comes back
 	root  snapshot.RootRef   // the newest
 	entry snapshot.TaskEntry // of the task in root
+	own   bool               // this process wrote root
 
 	known bool // at has been asked for
 	at    store.LocalVersion
-	// trusted: at was reached, or found on the committed chain, in this process. A process sees one line of committed
-	// checkpoints only, so that ids on it are never taken twice.
+	// trusted: at was reached, or found by its digest on the chain of a committed root, in this process. Together with
+	// own it says that the way from there to root is this process's own, so that a full run on it is the merge of what
+	// lies before. Ids alone say nothing: after a return to an older checkpoint they come twice, and the chain of a task
+	// that was on another instance may have been merged there.
 	trusted bool
 	owed    []snapshot.RunRef // lead from at to root; some may be merged by now, and their files on the way out
 	lost    bool              // there is no way: the copy has to be built anew
@@ -63,9 +67,9 @@ func (l *lane) hurry() bool {
 	return len(l.owed) >= laneHurry || !slices.Contains(l.entry.Runs, l.owed[0])
 }
 
-// follow takes a newer root.
-func (l *lane) follow(root snapshot.RootRef, entry snapshot.TaskEntry) {
-	l.root, l.entry = root, entry
+// follow takes a newer root; own says that this process wrote it.
+func (l *lane) follow(root snapshot.RootRef, entry snapshot.TaskEntry, own bool) {
+	l.root, l.entry, l.own = root, entry, own
 	if l.known && !l.lost {
 		l.find()
 	}
@@ -79,21 +83,33 @@ func (l *lane) start(at store.LocalVersion, ok bool) {
 	}
 }
 
-// find looks for the way from the copy to the newest root. The copy lies on the chain where a run ends at the same
-// checkpoint and is the run that the copy took last, or replaces it: a full run of this process's own line.
-func (l *lane) find() {
-	runs := l.entry.Runs
-	if l.at.ChainEnd == 0 { // an empty copy
-		l.found(runs)
-		return
+// runsBehind gives the runs of an entry that lie behind a version of its task's copy: the copy's last run is on the
+// chain, proven by its digest, or there is none in the copy. All of them are deltas then, with their deletions whole.
+func runsBehind(at store.LocalVersion, entry snapshot.TaskEntry) ([]snapshot.RunRef, bool) {
+	if at.ChainEnd == 0 {
+		return entry.Runs, true
 	}
-	for i, r := range runs {
-		if r.To == l.at.ChainEnd && (r.Digest == l.at.Run || (l.trusted && r.Full)) {
-			l.found(runs[i+1:])
-			return
+	for i, r := range entry.Runs {
+		if r.To == at.ChainEnd && r.Digest == at.Run {
+			return entry.Runs[i+1:], true
 		}
 	}
-	if l.trusted && len(runs) > 0 && runs[0].Full {
+	return nil, false
+}
+
+// find looks for the way from the copy to the newest root: by the digest of its last run, or by what a merge of this
+// process made of it.
+func (l *lane) find() {
+	runs := l.entry.Runs
+	if owed, ok := runsBehind(l.at, l.entry); ok {
+		l.found(owed)
+		return
+	}
+	if l.trusted && l.own && len(runs) > 0 && runs[0].Full {
+		if runs[0].To == l.at.ChainEnd {
+			l.found(runs[1:])
+			return
+		}
 		for i, r := range l.owed {
 			if r.To == runs[0].To { // a merge has taken them; their files stay a while
 				l.found(slices.Concat(l.owed[:i+1], runs[1:]))

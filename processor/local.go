@@ -48,12 +48,14 @@ func (p localPace) withDefaults() localPace {
 type keeper struct {
 	local *store.Local
 	repo  *snapshot.Repository
+	own   element.Incarnation // of the roots that this process writes
 	log   *slog.Logger
 	pace  localPace
 
 	mu    sync.Mutex
 	lanes map[element.TaskID]*lane
-	off   bool // the copy is disabled: nothing is taken any more
+	stays uint64 // lanes made so far
+	off   bool   // the copy is disabled: nothing is taken any more
 
 	wake    chan struct{} // capacity 1: look at the lanes again
 	ctx     context.Context
@@ -66,9 +68,10 @@ type keeper struct {
 
 var _ engine.LocalCopy = (*keeper)(nil)
 
-// openLocal opens the local copy for the badger backend. The service goes on without it when that fails.
+// openLocal opens the local copy, which only recovery reads, for the badger backend. The service goes on without it when
+// that fails.
 func (s *service) openLocal(context.Context) error {
-	if s.cfg.Backend != Badger || len(s.plan.States) == 0 {
+	if s.cfg.Backend != Badger || s.cfg.NoLocalRecovery || len(s.plan.States) == 0 {
 		return nil
 	}
 	pace := s.cfg.local.withDefaults()
@@ -91,7 +94,7 @@ func (s *service) openLocal(context.Context) error {
 			local.Remove(task)
 		}
 	}
-	k := startKeeper(local, s.repo, s.log, pace)
+	k := startKeeper(local, s.repo, s.incarnation, s.log, pace)
 	s.local = k
 	s.onClose(func() error {
 		k.close(s.closeBudget(pace.close))
@@ -108,10 +111,10 @@ func (s *service) closeBudget(most time.Duration) time.Duration {
 	return most
 }
 
-func startKeeper(local *store.Local, repo *snapshot.Repository, log *slog.Logger, pace localPace) *keeper {
+func startKeeper(local *store.Local, repo *snapshot.Repository, own element.Incarnation, log *slog.Logger, pace localPace) *keeper {
 	ctx, stop := context.WithCancel(context.Background())
 	k := &keeper{
-		local: local, repo: repo, log: log, pace: pace, lanes: map[element.TaskID]*lane{},
+		local: local, repo: repo, own: own, log: log, pace: pace, lanes: map[element.TaskID]*lane{},
 		wake: make(chan struct{}, 1), ctx: ctx, stop: stop, closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	k.reader.last = time.Now()
@@ -129,28 +132,16 @@ func (k *keeper) Committed(root snapshot.RootRef, tasks []snapshot.TaskEntry) {
 	for _, entry := range tasks {
 		l := k.lanes[entry.Task]
 		if l == nil {
-			l = &lane{}
+			k.stays++
+			l = &lane{stay: k.stays}
 			k.lanes[entry.Task] = l
 		}
-		l.follow(root, entry)
+		l.follow(root, entry, root.Name.Incarnation == k.own)
 	}
 	select {
 	case k.wake <- struct{}{}:
 	default:
 	}
-}
-
-// Left sets the copy of a task aside that has gone to another instance.
-func (k *keeper) Left(task element.TaskID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.lanes, task)
-	k.local.Remove(task)
-}
-
-// Restore finds no copy that may be trusted.
-func (k *keeper) Restore(context.Context, snapshot.RootRef, snapshot.TaskEntry, func(snapshot.Entry) error) (snapshot.Stats, bool) {
-	return snapshot.Stats{}, false
 }
 
 // close lets the copy come up to the newest root and be written, within a time; none: it is left as it is.

@@ -36,6 +36,7 @@ type reader struct {
 // building is a copy that is being built anew. What is committed meanwhile is collected beside it.
 type building struct {
 	task    element.TaskID
+	stay    uint64
 	changes *store.Changes
 	at      store.LocalVersion // with the changes
 	spoilt  bool               // the changes are not whole
@@ -59,8 +60,9 @@ func (k *keeper) pass() {
 // meet asks the database where the copies of tasks stand that are new here.
 func (k *keeper) meet() {
 	for _, task := range k.tasks(func(l *lane) bool { return !l.known }) {
+		stay := k.look(task).stay
 		at, ok := k.local.Version(task)
-		k.update(task, func(l *lane) { l.start(at, ok) })
+		k.update(task, stay, func(l *lane) { l.start(at, ok) })
 	}
 }
 
@@ -72,8 +74,9 @@ func (k *keeper) follow() {
 		if k.ctx.Err() != nil {
 			return
 		}
-		if err := k.advance(task); err != nil {
-			k.lose(task, err)
+		l := k.look(task)
+		if err := k.advance(task, l); err != nil {
+			k.lose(task, l.stay, err)
 		}
 	}
 }
@@ -121,22 +124,32 @@ func (k *keeper) tasks(which func(*lane) bool) []element.TaskID {
 	return out
 }
 
-// update changes a task's lane and gives a copy of it.
-func (k *keeper) update(task element.TaskID, f func(*lane)) lane {
+// look gives a copy of a task's lane; the zero lane when the task has left.
+func (k *keeper) look(task element.TaskID) lane {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l := k.lanes[task]; l != nil {
+		return *l
+	}
+	return lane{}
+}
+
+// update changes a task's lane, unless it is not that of the stay any more: the task has left and perhaps come back.
+func (k *keeper) update(task element.TaskID, stay uint64, f func(*lane)) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.lanes[task]
-	if l == nil {
-		return lane{}
+	if l == nil || l.stay != stay {
+		return false
 	}
 	f(l)
-	return *l
+	return true
 }
 
 // lose gives up a copy that cannot be brought forward; a later pass builds it anew.
-func (k *keeper) lose(task element.TaskID, err error) {
-	k.update(task, (*lane).lose)
+func (k *keeper) lose(task element.TaskID, stay uint64, err error) {
 	switch {
+	case !k.update(task, stay, (*lane).lose): // it has left
 	case k.ctx.Err() != nil || errors.Is(err, errClosing) || errors.Is(err, errGivenUp): // the database has said why
 	case errors.Is(err, fs.ErrNotExist):
 		k.log.Debug("the local copy of a task's state fell behind the checkpoints that are kept; it will be built anew", "task", task.String(), "error", err)
@@ -146,12 +159,14 @@ func (k *keeper) lose(task element.TaskID, err error) {
 }
 
 // advance reads the runs that a copy is behind, one by one, and gives each to the database once it is verified.
-func (k *keeper) advance(task element.TaskID) error {
-	l := k.update(task, func(*lane) {})
-	if len(l.owed) == 0 {
-		return k.apply(task, l.target(), store.NewChanges())
+func (k *keeper) advance(task element.TaskID, l lane) error {
+	if l.stay == 0 { // it has left
+		return nil
 	}
-	if !k.room(task) {
+	if len(l.owed) == 0 {
+		return k.apply(task, l.stay, l.target(), store.NewChanges())
+	}
+	if !k.room(task, l.stay) {
 		return nil
 	}
 	entry := l.entry
@@ -162,30 +177,38 @@ func (k *keeper) advance(task element.TaskID) error {
 	}
 	defer chain.Close()
 	for i := range chain.Runs() {
-		if !k.room(task) {
+		if !k.room(task, l.stay) {
 			return nil
 		}
 		c := store.NewChanges()
-		b := k.reader.building
-		if b != nil && b.task == task {
+		b := k.collecting(task, l.stay)
+		if b != nil {
 			c = b.changes
 		}
 		if err := k.readRun(chain, i, l.entry.States, c); err != nil {
-			if b != nil && b.task == task {
+			if b != nil {
 				b.spoilt = true
 			}
 			return err
 		}
-		if err := k.apply(task, l.versionAt(i), c); err != nil {
+		if err := k.apply(task, l.stay, l.versionAt(i), c); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// collecting gives the copy of a task that is being built anew, nil when it is not.
+func (k *keeper) collecting(task element.TaskID, stay uint64) *building {
+	if b := k.reader.building; b != nil && b.task == task && b.stay == stay {
+		return b
+	}
+	return nil
+}
+
 // room says whether more may be read: what waits to be written is bounded.
-func (k *keeper) room(task element.TaskID) bool {
-	if b := k.reader.building; b != nil && b.task == task {
+func (k *keeper) room(task element.TaskID, stay uint64) bool {
+	if b := k.collecting(task, stay); b != nil {
 		return !b.spoilt && b.changes.Bytes() < 2*k.pace.high
 	}
 	if k.local.PendingBytes() < k.pace.high {
@@ -222,8 +245,8 @@ func tablesOf(states []snapshot.StateInfo) []store.TableInfo {
 }
 
 // apply gives changes to the database; those of a copy that is being built stay collected until it is whole.
-func (k *keeper) apply(task element.TaskID, at store.LocalVersion, c *store.Changes) error {
-	if b := k.reader.building; b != nil && b.task == task {
+func (k *keeper) apply(task element.TaskID, stay uint64, at store.LocalVersion, c *store.Changes) error {
+	if b := k.collecting(task, stay); b != nil {
 		b.at = at
 	} else {
 		k.local.Apply(task, at, c.Tables(), c.Take())
@@ -231,15 +254,18 @@ func (k *keeper) apply(task element.TaskID, at store.LocalVersion, c *store.Chan
 			return errGivenUp
 		}
 	}
-	k.update(task, func(l *lane) { l.moved(at) })
+	k.update(task, stay, func(l *lane) { l.moved(at) })
 	return nil
 }
 
 // rebuild makes the copy anew from everything that the newest root names.
 func (k *keeper) rebuild(task element.TaskID) {
 	began := time.Now()
-	l := k.update(task, func(l *lane) { l.rebuild(began, k.pace.retry, localRetryMost) })
-	b := &building{task: task, changes: store.NewChanges(), at: l.at, large: l.size() > k.pace.high}
+	l := k.look(task)
+	if !k.update(task, l.stay, func(of *lane) { of.rebuild(began, k.pace.retry, localRetryMost); l = *of }) {
+		return
+	}
+	b := &building{task: task, stay: l.stay, changes: store.NewChanges(), at: l.at, large: l.size() > k.pace.high}
 	k.reader.building = b
 	entries, err := k.reset(task, l)
 	k.reader.building = nil
@@ -248,14 +274,32 @@ func (k *keeper) rebuild(task element.TaskID) {
 	case b.spoilt: // said so already
 		return
 	case b.at != l.at:
-		err = k.apply(task, b.at, b.changes)
+		err = k.apply(task, l.stay, b.at, b.changes)
 	}
 	if err != nil {
-		k.lose(task, err)
+		k.lose(task, l.stay, err)
+		return
+	}
+	if k.forget(task, l.stay) {
 		return
 	}
 	k.log.Info("local copy of a task's state built anew", "task", task.String(), "checkpoint", l.root.Name.String(),
 		"entries", entries, "took", time.Since(began).Round(time.Millisecond))
+}
+
+// forget sets a copy aside again that was made after its task had left. It says whether it had.
+func (k *keeper) forget(task element.TaskID, stay uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.lanes[task]
+	if l != nil && l.stay == stay {
+		return false
+	}
+	k.local.Remove(task)
+	if l != nil {
+		l.lose()
+	}
+	return true
 }
 
 // reset gives the whole state to the database.

@@ -86,7 +86,7 @@ func (l *line) start() {
 	l.local, err = store.OpenLocal(store.LocalConfig{Dirs: []string{filepath.Join(l.dir, "local")}, Cluster: "c", Application: "app",
 		MinInterval: l.pace.flush, Logger: l.log.logger()})
 	require.NoError(l.t, err)
-	l.keeper = startKeeper(l.local, l.repo, l.log.logger(), l.pace)
+	l.keeper = startKeeper(l.local, l.repo, l.inc, l.log.logger(), l.pace)
 }
 
 func (l *line) stop(within time.Duration) { l.keeper.close(within) }

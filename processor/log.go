@@ -48,7 +48,7 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 			}
 		},
 		Restored: func(t element.TaskID, from snapshot.RootRef, s snapshot.Stats, took time.Duration) {
-			log.Info("state restored", "task", t.String(), "checkpoint", from.Name.String(), "runs", s.DeltaRuns+s.FullRuns, "entries", s.DeltaEntries+s.FullEntries, "bytes", s.DeltaBytes+s.FullBytes, "took", took.Round(time.Millisecond))
+			log.Info("state restored", "task", t.String(), "checkpoint", from.Name.String(), "runs", s.DeltaRuns+s.FullRuns, "entries", s.DeltaEntries+s.FullEntries, "bytes", s.Bytes(), "local_copy", s.Local, "local_entries", s.LocalEntries, "took", took.Round(time.Millisecond))
 			if user.Restored != nil {
 				user.Restored(t, from, s, took)
 			}
