@@ -18,11 +18,16 @@
 //	    offsets is needed: compaction spares the active segment, so the last offset below the last stable one always
 //	    belongs to a record or a marker. (Between those and an open transaction a removed tail can be passed only
 //	    when the transaction ends.)
-//	I6  The Fetcher never resets a position. One that the log does not have ends the process (OffsetGone).
+//	I6  The Fetcher never resets a position. One that the log does not have ends the process (OffsetGone). A partition
+//	    is handed to kgo only when its topic's metadata are there: before, kgo lists offsets and takes the nearest
+//	    that exists, without an error.
+//	I7  From one Add to the next Remove the deliveries of a partition go on without a gap from the position of that
+//	    Add, and nothing of an earlier stay, neither records nor errors nor a pause, comes into a later one: changes are
+//	    made between two polls, in the order of the calls, after the client was emptied of what it had.
 //
 // Goroutines: Group owns one that polls its client for errors, ended and awaited by Close; kgo's own are ended by
 // Close too. Fetcher has none besides kgo's: Run is the caller's goroutine.
 //
 // Files: group.go (joining, leaving, the poll loop), ownership.go (epochs and fences), fetcher.go (the fetch loop),
-// convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch).
+// streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch).
 package kafkasrc

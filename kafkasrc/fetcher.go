@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
-	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 )
 
@@ -32,8 +31,7 @@ var ErrFetcherClosed = errors.New("fetcher is closed")
 // FetcherConfig says what to read from where.
 type FetcherConfig struct {
 	Kafka kafka.Config
-	// Positions are the partitions and the offsets of their first records. A TopicID that is not zero is checked
-	// before the first fetch.
+	// Positions are the partitions to begin with and the offsets of their first records; there may be none. See Add.
 	Positions []element.Position
 	// MaxBytes bounds one answer of one broker, MaxPartitionBytes one partition in it; a single batch that is larger
 	// is still fetched. One answer per broker is held ahead of what is delivered. 0 means 16 MiB, and 2 MiB or the
@@ -41,7 +39,8 @@ type FetcherConfig struct {
 	MaxBytes, MaxPartitionBytes int32
 	// MaxPollRecords bounds the records taken over at once; 0 means 10,000.
 	MaxPollRecords int
-	// MostPartitions is how many partitions it may ever have, by Add too; 0 means those of Positions.
+	// MostPartitions is how many partitions are expected at most, those of later Adds included: MaxBytes is shared among
+	// so many from the start. 0 means those of Positions. When more come after all, the shares are made anew.
 	MostPartitions int
 	// MaxWait is how long a broker waits for data before it answers with none; 0 means 500 ms.
 	MaxWait time.Duration
@@ -49,35 +48,49 @@ type FetcherConfig struct {
 	Logger *slog.Logger
 }
 
-// share divides what one answer may hold among the partitions, so that all of them fit: a partition that comes last is
+// share divides what one answer may hold among n partitions, so that all of them fit: a partition that comes last is
 // then never left out of an answer that others have filled, and an answer is bounded by its partitions, never cut by
 // its total. (The embedded broker loses the list of aborted transactions when the total cuts an answer, and aborted
 // records would be read as committed ones.)
-func (c *FetcherConfig) share() {
-	n := int32(max(1, len(c.Positions), c.MostPartitions))
-	if c.MaxBytes <= 0 {
-		c.MaxBytes = max(DefaultFetchMaxBytes, n*minPartitionBytes+largestBatch)
+func (c *FetcherConfig) share(partitions int) (maxBytes, maxPartitionBytes int32) {
+	n := int32(max(1, partitions))
+	maxBytes, maxPartitionBytes = c.MaxBytes, c.MaxPartitionBytes
+	if maxBytes <= 0 {
+		maxBytes = max(DefaultFetchMaxBytes, n*minPartitionBytes+largestBatch)
 	}
-	if c.MaxPartitionBytes <= 0 {
-		c.MaxPartitionBytes = min(DefaultFetchMaxPartitionBytes, max(minPartitionBytes, (c.MaxBytes-largestBatch)/n))
+	if maxPartitionBytes <= 0 {
+		maxPartitionBytes = min(DefaultFetchMaxPartitionBytes, max(minPartitionBytes, (maxBytes-largestBatch)/n))
 	}
+	return maxBytes, maxPartitionBytes
 }
 
 // Deliver takes one delivery over. It may block; while it does, nothing more is taken from the client, which holds at
-// most one answer per broker.
+// most one answer per broker. ctx ends with that of Run and when the partition is removed: a Deliver that returns the
+// error of ctx then is done with, and Run goes on.
 type Deliver = func(ctx context.Context, d element.Delivery) error
 
-// Fetcher reads committed records of fixed partitions from given positions. One per attempt.
+// Fetcher reads committed records of partitions that come and go, each from a given position. One per attempt.
 type Fetcher struct {
 	cfg FetcherConfig
 	log *slog.Logger
 	cl  *kgo.Client
 
-	next map[element.TopicPartition]int64 // the position that comes next; Run's goroutine only
+	// Run's goroutine only:
+	open    map[element.TopicPartition]*stream // what the client fetches
+	waiting []*stream                          // what is to be opened, in the order of Add
+	told    map[string]bool                    // topics that the client knows of
+	checked map[string]element.TopicID         // ids that were found right
+	polling context.Context                    // of the polls until one is ended by wake
+	stale   bool                               // the client may still hold errors of partitions that were removed
 
-	mu   sync.Mutex
-	todo []change                         // what Add and Remove asked for and Run has not done yet
-	ends map[element.TopicPartition]int64 // high watermarks, as of the last answer that had something
+	mu     sync.Mutex
+	live   map[element.TopicPartition]*stream // by Add and Remove, whether Run has come to it or not
+	adds   []*stream                          // not yet seen by Run
+	gone   []*stream                          // removed after Run saw them
+	most   int                                // the number of partitions that an answer is shared among
+	wake   context.CancelFunc                 // ends polling; nil before the first poll
+	ends   map[element.TopicPartition]int64   // high watermarks, as of the last answer that had something
+	closed bool
 
 	running   sync.Mutex // held by Run, so that Close can wait for it
 	closeOnce sync.Once
@@ -85,7 +98,6 @@ type Fetcher struct {
 
 // NewFetcher builds the client; it does not connect. The error is that of a wrong configuration.
 func NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
-	cfg.share()
 	if cfg.MaxPollRecords <= 0 {
 		cfg.MaxPollRecords = DefaultMaxPollRecords
 	}
@@ -95,64 +107,60 @@ func NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
 	}
 	f := &Fetcher{
 		cfg: cfg, log: cfg.Logger,
-		next: make(map[element.TopicPartition]int64, len(cfg.Positions)),
-		ends: make(map[element.TopicPartition]int64, len(cfg.Positions)),
+		open:    make(map[element.TopicPartition]*stream),
+		told:    make(map[string]bool),
+		checked: make(map[string]element.TopicID),
+		live:    make(map[element.TopicPartition]*stream),
+		most:    max(1, cfg.MostPartitions, len(cfg.Positions)),
+		ends:    make(map[element.TopicPartition]int64),
 	}
-	at := make(map[string]map[int32]kgo.Offset)
-	for _, p := range cfg.Positions {
-		if p.Offset < 0 {
-			return nil, fmt.Errorf("%v: position %d is negative", p.TopicPartition, p.Offset)
-		}
-		if _, twice := f.next[p.TopicPartition]; twice {
-			return nil, fmt.Errorf("%v is named twice", p.TopicPartition)
-		}
-		f.next[p.TopicPartition] = p.Offset
-		if at[p.Topic] == nil {
-			at[p.Topic] = make(map[int32]kgo.Offset)
-		}
-		at[p.Topic][p.Partition] = kgo.NewOffset().At(p.Offset).WithEpoch(p.LeaderEpoch)
-	}
-	opts := []kgo.Opt{
+	maxBytes, maxPartitionBytes := cfg.share(f.most)
+	cl, err := kafka.NewClient(cfg.Kafka,
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-		kgo.FetchMaxBytes(cfg.MaxBytes),
-		kgo.FetchMaxPartitionBytes(cfg.MaxPartitionBytes),
+		kgo.FetchMaxBytes(maxBytes),
+		kgo.FetchMaxPartitionBytes(maxPartitionBytes),
 		kgo.FetchMaxWait(cfg.MaxWait),
-	}
-	if len(at) > 0 {
-		opts = append(opts, kgo.ConsumePartitions(at))
-	}
-	cl, err := kafka.NewClient(cfg.Kafka, opts...)
+	)
 	if err != nil {
 		return nil, fmt.Errorf("client of the fetcher: %w", err)
 	}
 	f.cl = cl
+	if err := f.Add(cfg.Positions...); err != nil {
+		cl.Close()
+		return nil, err
+	}
 	return f, nil
 }
 
 // Run fetches and delivers until ctx ends, deliver fails, or an error comes that kgo does not retry by itself. It
 // returns the error of ctx or of deliver as it is, ErrFetcherClosed after Close, else a classed one; never nil. It
 // may be called once.
-func (f *Fetcher) Run(ctx context.Context, deliver Deliver) error {
+func (f *Fetcher) Run(parent context.Context, deliver Deliver) error {
 	f.running.Lock()
 	defer f.running.Unlock()
-	if err := f.checkTopics(ctx); errors.Is(err, kgo.ErrClientClosed) {
-		return ErrFetcherClosed
-	} else if err != nil {
-		return err
-	}
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
 	for {
-		if err := ctx.Err(); err != nil {
+		if err := parent.Err(); err != nil {
 			return err
 		}
-		f.change()
-		fetches := f.cl.PollRecords(ctx, f.cfg.MaxPollRecords)
-		if err := ctx.Err(); err != nil {
+		f.take()
+		if err := f.settle(ctx); errors.Is(err, kgo.ErrClientClosed) {
+			return ErrFetcherClosed
+		} else if err != nil {
+			return err
+		}
+		fetches, ended := f.poll(ctx)
+		if err := parent.Err(); err != nil {
 			return err
 		}
 		if fetches.IsClientClosed() {
 			return ErrFetcherClosed
+		}
+		if ended {
+			continue
 		}
 		if err := f.firstFatal(ctx, fetches); err != nil {
 			return err
@@ -163,120 +171,36 @@ func (f *Fetcher) Run(ctx context.Context, deliver Deliver) error {
 	}
 }
 
-// deliverAll hands over one Delivery for each partition that has something.
+// deliverAll hands over one Delivery for each partition that has something. What was polled of a partition that has
+// been removed meanwhile is dropped.
 func (f *Fetcher) deliverAll(ctx context.Context, fetches kgo.Fetches, deliver Deliver) error {
 	for i := range fetches {
 		for j := range fetches[i].Topics {
 			t := &fetches[i].Topics[j]
 			for k := range t.Partitions {
 				p := &t.Partitions[k]
-				if len(p.Records) == 0 {
+				s := f.open[element.TopicPartition{Topic: t.Topic, Partition: p.Partition}]
+				if len(p.Records) == 0 || s == nil || s.ctx.Err() != nil {
 					continue
 				}
-				tp := element.TopicPartition{Topic: t.Topic, Partition: p.Partition}
-				from, ours := f.next[tp]
-				if !ours {
+				d := convert(s.TopicPartition, s.next, p.Records)
+				f.noteEnd(s, p.HighWatermark)
+				if d.Next <= s.next {
 					continue
 				}
-				d := convert(tp, from, p.Records)
-				f.noteEnd(tp, p.HighWatermark)
-				if d.Next <= from {
-					continue
-				}
-				if err := deliver(ctx, d); err != nil {
+				err := deliver(s.ctx, d)
+				switch {
+				case err == nil:
+					s.next = d.Next
+				case ctx.Err() == nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled):
+					// removed while it was handed over
+				default:
 					return err
 				}
-				f.next[tp] = d.Next
 			}
 		}
 	}
 	return nil
-}
-
-// checkTopics compares the ids of the topics with those that the positions were taken of.
-func (f *Fetcher) checkTopics(ctx context.Context) error {
-	ids := make(map[string]element.TopicID)
-	var names []string
-	for _, p := range f.cfg.Positions {
-		if _, seen := ids[p.Topic]; !seen && !p.TopicID.IsZero() {
-			ids[p.Topic] = p.TopicID
-			names = append(names, p.Topic)
-		}
-	}
-	known, err := kafka.DescribeTopics(ctx, f.cl, names)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if got := known[name].ID; got != ids[name] {
-			return fault.Stopf(fault.HandleMismatch, "topic %s was deleted and created again since the position was taken: its id is %v, not %v", name, got, ids[name])
-		}
-	}
-	return nil
-}
-
-// change is one call of Add or Remove.
-type change struct {
-	add    []element.Position
-	remove []element.TopicPartition
-}
-
-// Add begins to deliver further partitions.
-func (f *Fetcher) Add(positions ...element.Position) error {
-	for _, p := range positions {
-		if p.Offset < 0 {
-			return fmt.Errorf("%v: position %d is negative", p.TopicPartition, p.Offset)
-		}
-	}
-	f.ask(change{add: positions})
-	return nil
-}
-
-// Remove ends the delivery of partitions.
-func (f *Fetcher) Remove(tps ...element.TopicPartition) { f.ask(change{remove: tps}) }
-
-func (f *Fetcher) ask(c change) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.todo = append(f.todo, c)
-}
-
-// change does what was asked for, between two polls: so nothing that was polled before a Remove is delivered after it.
-func (f *Fetcher) change() {
-	f.mu.Lock()
-	todo := f.todo
-	f.todo = nil
-	f.mu.Unlock()
-	for _, c := range todo {
-		f.cl.RemoveConsumePartitions(byTopic(c.remove))
-		for _, tp := range c.remove {
-			delete(f.next, tp)
-		}
-		at := make(map[string]map[int32]kgo.Offset)
-		for _, p := range c.add {
-			f.next[p.TopicPartition] = p.Offset
-			if at[p.Topic] == nil {
-				at[p.Topic] = make(map[int32]kgo.Offset)
-			}
-			at[p.Topic][p.Partition] = kgo.NewOffset().At(p.Offset).WithEpoch(p.LeaderEpoch)
-		}
-		f.cl.AddConsumePartitions(at)
-	}
-}
-
-// Pause stops fetching partitions; what the client already holds of them is dropped and fetched again after Resume,
-// nothing is skipped. It may be called from any goroutine.
-func (f *Fetcher) Pause(tps ...element.TopicPartition) {
-	if len(tps) > 0 {
-		f.cl.PauseFetchPartitions(byTopic(tps))
-	}
-}
-
-// Resume takes Pause back.
-func (f *Fetcher) Resume(tps ...element.TopicPartition) {
-	if len(tps) > 0 {
-		f.cl.ResumeFetchPartitions(byTopic(tps))
-	}
 }
 
 // End gives the high watermark of a partition as the last answer with data had it; ok is false before the first one.
@@ -287,16 +211,23 @@ func (f *Fetcher) End(tp element.TopicPartition) (end int64, ok bool) {
 	return end, ok
 }
 
-func (f *Fetcher) noteEnd(tp element.TopicPartition, end int64) {
+func (f *Fetcher) noteEnd(s *stream, end int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ends[tp] = end
+	if f.live[s.TopicPartition] == s {
+		f.ends[s.TopicPartition] = end
+	}
 }
 
 // Close ends the client and waits for Run, which must not be blocked in deliver for longer than its ctx. It may be
 // called more than once.
 func (f *Fetcher) Close() {
-	f.closeOnce.Do(f.cl.Close)
+	f.closeOnce.Do(func() {
+		f.mu.Lock()
+		f.closed = true
+		f.mu.Unlock()
+		f.cl.Close()
+	})
 	f.running.Lock() // Run holds it
 	defer f.running.Unlock()
 }

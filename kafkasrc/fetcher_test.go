@@ -401,9 +401,9 @@ func TestConvertAllocatesOncePerDelivery(t *testing.T) {
 
 func TestAnAnswerIsSharedAmongThePartitions(t *testing.T) {
 	for n, want := range map[int]int32{1: 2 << 20, 4: 2 << 20, 64: 15 << 20 / 64, 1000: 64 << 10} {
-		cfg := FetcherConfig{Positions: make([]element.Position, n)}
-		cfg.share()
-		require.Equal(t, want, cfg.MaxPartitionBytes, "%d partitions", n)
-		require.LessOrEqual(t, int64(n)*int64(cfg.MaxPartitionBytes), int64(cfg.MaxBytes), "%d partitions fit into an answer", n)
+		cfg := FetcherConfig{}
+		maxBytes, each := cfg.share(n)
+		require.Equal(t, want, each, "%d partitions", n)
+		require.LessOrEqual(t, int64(n)*int64(each), int64(maxBytes), "%d partitions fit into an answer", n)
 	}
 }

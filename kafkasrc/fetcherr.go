@@ -25,11 +25,49 @@ func (f *Fetcher) firstFatal(ctx context.Context, fetches kgo.Fetches) error {
 			return
 		}
 		tp := element.TopicPartition{Topic: topic, Partition: partition}
-		if fatal = f.classify(ctx, tp, err); fatal == nil {
+		if !f.concerns(tp) {
+			f.log.Debug("error of a partition that is not read any more", "partition", tp.String(), "err", err)
+			return
+		}
+		if fatal = f.classify(ctx, tp, err); !f.concerns(tp) {
+			fatal = nil // removed while the broker was asked for more about it
+		} else if fatal == nil {
 			f.log.Warn("fetch failed, trying again", "partition", tp.String(), "err", err)
 		}
 	})
 	return fatal
+}
+
+// concerns says whether an error is about what is read now. The client keeps an error until the next poll, also when
+// the partition has been removed in between. It reports those of a topic as of partition -1, those of an answer
+// without a topic.
+func (f *Fetcher) concerns(tp element.TopicPartition) bool {
+	switch {
+	case tp.Topic == "":
+		return true
+	case tp.Partition >= 0:
+		s := f.open[tp]
+		return s != nil && s.ctx.Err() == nil
+	}
+	for _, s := range f.waiting {
+		if s.Topic == tp.Topic {
+			return true
+		}
+	}
+	for open := range f.open {
+		if open.Topic == tp.Topic {
+			return true
+		}
+	}
+	return false
+}
+
+// asked is the position that a partition was asked at.
+func (f *Fetcher) asked(tp element.TopicPartition) int64 {
+	if s := f.open[tp]; s != nil {
+		return s.next
+	}
+	return -1
 }
 
 func (f *Fetcher) classify(ctx context.Context, tp element.TopicPartition, err error) error {
@@ -51,12 +89,12 @@ func (f *Fetcher) classify(ctx context.Context, tp element.TopicPartition, err e
 	case kafka.IsRetriable(err):
 		return nil
 	}
-	return kafka.Classify(err, "read %v from offset %d", tp, f.next[tp])
+	return kafka.Classify(err, "read %v from offset %d", tp, f.asked(tp))
 }
 
 // offsetGone says what was asked for, what there is and what to do.
 func (f *Fetcher) offsetGone(ctx context.Context, tp element.TopicPartition, err error) error {
-	asked := f.next[tp]
+	asked := f.asked(tp)
 	available := "its offsets could not be read"
 	bounded, cancel := context.WithTimeout(ctx, rangeLookup)
 	defer cancel()
