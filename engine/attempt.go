@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,12 +15,12 @@ import (
 	"github.com/millweir/millweir/snapshot"
 )
 
-// attempt is one run of the plan on one assignment: from the stable read of the committed offsets to the first failure
-// or the wish to stop. Its loop goroutine (run) owns everything here but what says otherwise.
+// attempt is one run of the plan: from the stable read of the committed offsets to the first failure or the wish to stop.
+// Partitions come and go meanwhile. Its loop goroutine (run) owns everything here but what says otherwise.
 type attempt struct {
 	r      *Runner
 	number int
-	asg    Assignment
+	asg    Assignment      // that it began with
 	ctx    context.Context // of everything the attempt starts
 	cancel context.CancelCauseFunc
 	stop   context.Context // its end: stop gracefully
@@ -28,9 +29,13 @@ type attempt struct {
 	tasks  map[element.TaskID]*owned
 	order  []element.TaskID
 	byTP   map[element.TopicPartition]element.TaskID
-	facts  []snapshot.TaskFacts                // what the group had committed when the attempt began
-	starts map[element.TaskID]element.Position // of tasks without a committed offset
-	lastID element.CheckpointID                // highest id in any handle seen, or given
+	kept   map[element.TaskID]*keptState // what the last attempt left in memory; nil once the first tasks are restored
+	lastID element.CheckpointID          // highest id in any handle seen, or given
+
+	joining     *intake                           // partitions on their way in; one intake at a time
+	joined      chan *intake                      // the same when its goroutine is done with it
+	left        map[element.TopicPartition]uint64 // ownership epochs that tasks have left with
+	revocations []*revocation                     // that wait for tasks to leave
 
 	feed   *feeder
 	source Source
@@ -52,7 +57,12 @@ type attempt struct {
 // owned is a task and what the loop knows of its snapshots.
 type owned struct {
 	*task
+	epoch     uint64             // the ownership epoch of its partition
 	fresh     bool               // has no committed offset yet
+	fed       bool               // records come to it
+	halted    bool               // it was told to take no records any more
+	gone      atomic.Bool        // it has left; set before quit is called
+	quit      func()             // ends its goroutine
 	recovered bool               // starts on the store's word: its committed offset is gone or of no use
 	whole     bool               // the state is all of the committed entry, not a restore that broke off
 	committed snapshot.TaskEntry // as of the last commit
@@ -75,10 +85,11 @@ func (a *attempt) run() error {
 	if err != nil {
 		return err
 	}
-	if err := a.startTasks(); err != nil {
+	if err := a.startAll(); err != nil {
 		return err
 	}
 	a.announce()
+	a.r.running.Store(a)
 	return a.loop()
 }
 
@@ -91,21 +102,39 @@ func (a *attempt) prepare() error {
 	if err := a.r.ports.Committer.Init(a.ctx); err != nil {
 		return fmt.Errorf("initialise transactional ids: %w", err)
 	}
-	decisions, err := a.resolve()
+	in := a.newIntake(a.asg.Since)
+	defer in.cancel()
+	decisions, err := in.resolve()
 	if err != nil {
 		return err
 	}
-	if err := a.buildTasks(decisions); err != nil {
-		if fault.CodeOf(err) == fault.Corrupt {
-			return a.stillRefused(a.facts, err)
-		}
+	if a.sink, err = a.r.ports.NewSink(); err != nil {
+		return fmt.Errorf("open sinks: %w", err)
+	}
+	a.lastID = max(a.lastID, in.lastID)
+	maps.DeleteFunc(a.kept, func(id element.TaskID, k *keptState) bool { // before others are read in its place
+		return decisions[id].Root != k.root
+	})
+	err = in.build(decisions)
+	a.kept, a.r.kept = nil, nil // used or of no use any more
+	a.tasks, a.byTP = map[element.TaskID]*owned{}, map[element.TopicPartition]element.TaskID{}
+	for _, t := range in.tasks {
+		a.admit(t)
+	}
+	if err != nil {
 		return err
 	}
+	for id := range a.merge.full {
+		if a.tasks[id] == nil {
+			a.forgetMerged(id) // the task went to another instance
+		}
+	}
+	a.co = checkpoint.New(a.r.cfg.checkpointing(), a.lastID)
 	return a.commitStart()
 }
 
-// startTasks starts one goroutine per task and one for the source.
-func (a *attempt) startTasks() error {
+// startAll starts one goroutine per task and one for the source.
+func (a *attempt) startAll() error {
 	positions := make([]element.Position, 0, len(a.order))
 	for _, id := range a.order {
 		positions = append(positions, a.tasks[id].position)
@@ -117,12 +146,9 @@ func (a *attempt) startTasks() error {
 	a.feed.pause = a.source.Pause
 	for _, id := range a.order {
 		t := a.tasks[id]
-		t.resume = a.source.Resume
-		a.spawn(func() {
-			if err := t.run(a.ctx); err != nil {
-				a.report(event{kind: evFailed, task: t.id, err: err})
-			}
-		})
+		a.feed.add(t.position.TopicPartition, t.inbox)
+		t.fed = true
+		a.startTask(t)
 	}
 	feedCtx, stop := context.WithCancel(a.ctx)
 	a.stopIn = stop
@@ -138,6 +164,22 @@ func (a *attempt) startTasks() error {
 		}
 	})
 	return nil
+}
+
+// startTask starts the goroutine of a task. It ends with the attempt, or when the task has left.
+func (a *attempt) startTask(t *owned) {
+	var ctx context.Context
+	ctx, t.quit = context.WithCancel(a.ctx)
+	t.resume = a.source.Resume
+	a.spawn(func() {
+		if err := t.run(ctx); err != nil {
+			a.report(event{kind: evFailed, task: t.id, err: err})
+		}
+		t.quit()
+		if t.gone.Load() {
+			t.closeChain(a.r.lis) // of those that stay to the end tearDown does it
+		}
+	})
 }
 
 // spawn runs f in a goroutine that tearDown waits for.
@@ -163,6 +205,7 @@ func (a *attempt) now() time.Duration { return time.Since(a.r.start) }
 // tearDown ends everything that the attempt started and waits for it, aborts the open transaction and keeps the state
 // whose last commit is known. What was frozen or changed after that commit is rolled back by the next attempt.
 func (a *attempt) tearDown() {
+	a.r.running.Store(nil)
 	a.cancel(errAttemptOver)
 	if a.sink != nil {
 		a.sink.Discard()
@@ -179,8 +222,13 @@ func (a *attempt) tearDown() {
 		a.r.lis.abortFailed(err)
 	}
 	a.leaveMerges()
-	if err := a.closeChains(); err != nil {
-		a.r.lis.closeFailed(err)
+	for _, id := range a.order {
+		a.tasks[id].closeChain(a.r.lis)
+	}
+	select {
+	case in := <-a.joined: // its report was not heard
+		in.close()
+	default:
 	}
 	a.keepStates()
 }
@@ -188,25 +236,21 @@ func (a *attempt) tearDown() {
 // announce tells the listener and the local copy where the attempt starts, and adds the tasks to the checkpoints.
 func (a *attempt) announce() {
 	info := AttemptInfo{Attempt: a.number, Tasks: len(a.order), Took: time.Since(a.began)}
-	committed := map[snapshot.RootRef][]snapshot.TaskEntry{}
+	var tasks []*owned
 	for _, id := range a.order {
 		t := a.tasks[id]
 		a.co.AddTask(a.now(), id)
+		tasks = append(tasks, t)
 		if t.root == nil {
 			info.Fresh++
 			continue
 		}
 		info.Checkpoint = max(info.Checkpoint, t.root.Name.ID)
-		committed[*t.root] = append(committed[*t.root], t.committed)
 	}
 	if a.r.lis.AttemptStarted != nil {
 		a.r.lis.AttemptStarted(info)
 	}
-	if a.r.ports.Local != nil {
-		for root, tasks := range committed {
-			a.r.ports.Local.Committed(root, tasks)
-		}
-	}
+	a.tellLocal(tasks)
 }
 
 const abortTimeout = 10 * time.Second
@@ -231,15 +275,4 @@ func (a *attempt) keepStates() {
 		t.state.Rollback()
 		a.r.kept[id] = &keptState{state: t.state, states: t.stateInfo, root: *t.root}
 	}
-}
-
-// ownershipLost reports that the group has taken the assignment away or replaced it.
-func (a *attempt) ownershipLost() error {
-	if err := a.r.ports.Group.Err(); err != nil {
-		return err
-	}
-	if cur := a.r.ports.Group.Current(); cur.Epoch != a.asg.Epoch {
-		return fault.New(fault.Rejoin, fault.Failed, "the group changed the assignment (ownership epoch %d, now %d with %d partitions)", a.asg.Epoch, cur.Epoch, len(cur.Partitions))
-	}
-	return nil
 }

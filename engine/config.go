@@ -20,11 +20,8 @@ type Config struct {
 	Interval          time.Duration
 	CheckpointTimeout time.Duration
 	MinPause          time.Duration
-	// Partitions is how many partitions the sources have together. One instance processes all of them.
-	Partitions int
-	// AssignmentPatience is how long an instance that has never had all partitions waits for them before it concludes
-	// that another member holds some. Default 25 s.
-	AssignmentPatience time.Duration
+	// CleanGroupInterval is the least time between two calls of Ports.CleanGroup. Default 1 min.
+	CleanGroupInterval time.Duration
 	// InboxRecords bounds the records that wait in front of one task. Default 8192.
 	InboxRecords int
 	// UncommittedLimit bounds the bytes of state that all tasks change between two commits; above it a checkpoint is
@@ -54,7 +51,7 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.Interval, time.Second)
 	def(&c.CheckpointTimeout, 50*time.Second)
-	def(&c.AssignmentPatience, 25*time.Second)
+	def(&c.CleanGroupInterval, time.Minute)
 	def(&c.ShutdownTimeout, 30*time.Second)
 	def(&c.InitialBackoff, time.Second)
 	def(&c.MaxBackoff, time.Minute)
@@ -95,7 +92,6 @@ func (c Config) validate() error {
 	bad(c.Application == "", "application is empty")
 	bad(c.Instance == "", "instance is empty")
 	bad(c.Incarnation == 0, "incarnation is zero")
-	bad(c.Partitions < 1, "partitions %d: want at least 1", c.Partitions)
 	bad(c.InboxRecords < 1, "inbox records %d: want at least 1", c.InboxRecords)
 	bad(c.UncommittedLimit < 1, "uncommitted limit %d: want at least 1 byte", c.UncommittedLimit)
 	bad(c.MaxChain < 1, "max chain %d: want at least 1", c.MaxChain)

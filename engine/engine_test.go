@@ -212,40 +212,34 @@ func TestALongChainIsMergedAndRestores(t *testing.T) {
 	require.Less(t, runs, int64(20), "the chain stays short")
 }
 
-func TestAnAssignmentChangeEndsTheAttemptAndTheNextGoesOn(t *testing.T) {
+func TestALossEndsTheAttemptAndTheNextGoesOnWithTheRest(t *testing.T) {
 	w := newWorld(t, 2)
-	var rejoins atomic.Int64
-	stop := w.start(w.config(), &Listener{AttemptEnded: func(_ int, _ error, rec fault.Recovery, delay time.Duration) {
-		if rec == fault.Rejoin {
-			require.Zero(t, delay)
-			rejoins.Add(1)
-		}
-	}})
+	var rejoins, standby atomic.Int64
+	stop := w.start(w.config(), &Listener{
+		AttemptEnded: func(_ int, err error, rec fault.Recovery, delay time.Duration) {
+			if rec == fault.Rejoin {
+				require.Error(t, err)
+				require.Zero(t, delay)
+				rejoins.Add(1)
+			}
+		},
+		StandingBy: func() { standby.Add(1) },
+	})
 	w.produce(100, 5)
 	w.caughtUp()
-	w.assign(1) // another member took a partition
+	w.assign(1) // the membership was lost, then came back with one partition
 	require.Eventually(t, func() bool { return rejoins.Load() == 1 }, 5*time.Second, time.Millisecond)
 	w.produce(100, 5)
 	time.Sleep(20 * time.Millisecond)
 	w.mu.Lock()
-	require.EqualValues(t, 100, len(w.output), "nothing is processed with a part of the partitions")
+	require.LessOrEqual(t, w.committed[tp(1)].Offset, int64(50), "what is not owned is not processed")
 	w.mu.Unlock()
+	w.assign(0)
+	require.Eventually(t, func() bool { return standby.Load() == 1 }, 5*time.Second, time.Millisecond)
 	w.assign(2)
 	w.caughtUp()
 	require.NoError(t, stop())
 	w.exact()
-}
-
-func TestAnInstanceThatNeverGetsAllPartitionsGivesUp(t *testing.T) {
-	w := newWorld(t, 2)
-	w.assign(1)
-	cfg := w.config()
-	cfg.AssignmentPatience = 20 * time.Millisecond
-	r, err := New(countPlan(t), cfg, w.ports(), nil)
-	require.NoError(t, err)
-	err = r.Run(t.Context())
-	require.ErrorContains(t, err, "1 of 2 partitions")
-	require.Equal(t, fault.NotAlone, fault.CodeOf(err))
 }
 
 func TestEarlyCheckpointWhenUncommittedStateIsLarge(t *testing.T) {

@@ -20,6 +20,9 @@ const (
 	evRoot                       // the root metadata is durable, or failed
 	evCommitted                  // the transaction is committed, or not
 	evMerged                     // a round of housekeeping is over
+	evJoined                     // partitions that came later are ready, or are not
+	evRevoke                     // the group wants partitions back
+	evHalted                     // a task takes no records any more
 	evFailed                     // a task or the source failed
 	evDrained                    // the source has stopped after the wish to stop
 )
@@ -36,6 +39,7 @@ type event struct {
 	persist checkpoint.PersistStats            // evPersisted
 	root    snapshot.RootRef                   // evRoot
 	merged  *mergeRound                        // evMerged
+	revoke  *revocation                        // evRevoke
 }
 
 // taskAck is what a task says when it has passed a barrier.

@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"fmt"
+	"sync"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -19,8 +19,9 @@ const stallLimit = 100 * time.Millisecond
 // half is worked off. (A partition without traffic is always dry, so without the time limit one busy partition beside
 // an idle one would be paused, dropped and fetched again for ever.)
 type feeder struct {
-	inboxes map[element.TopicPartition]*inbox
-	popped  chan struct{} // capacity 1; a task took a delivery
+	mu      sync.Mutex
+	inboxes map[element.TopicPartition]*inbox // guarded by mu: the loop changes it while the source delivers
+	popped  chan struct{}                     // capacity 1; a task took a delivery
 	pause   func(tps ...element.TopicPartition)
 }
 
@@ -28,11 +29,27 @@ func newFeeder(pause func(tps ...element.TopicPartition)) *feeder {
 	return &feeder{inboxes: map[element.TopicPartition]*inbox{}, popped: make(chan struct{}, 1), pause: pause}
 }
 
+// add lets deliveries of a partition through to a task; remove ends that.
+func (f *feeder) add(tp element.TopicPartition, q *inbox) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.inboxes[tp] = q
+}
+
+func (f *feeder) remove(tp element.TopicPartition) {
+	f.mu.Lock()
+	delete(f.inboxes, tp)
+	f.mu.Unlock()
+	f.tookOne() // whoever waits for its inbox looks again
+}
+
 // deliver is the function given to Source.Run. It is called from one goroutine.
 func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
+	f.mu.Lock()
 	q := f.inboxes[d.From]
+	f.mu.Unlock()
 	if q == nil {
-		return fmt.Errorf("delivery of %s, which this attempt does not own", d.From)
+		return nil // its task has left, and the source does not know it yet
 	}
 	if !q.full() {
 		q.put(d)
@@ -62,6 +79,8 @@ func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
 }
 
 func (f *feeder) otherStarves(full element.TopicPartition) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for tp, q := range f.inboxes {
 		if tp != full && q.empty() {
 			return true

@@ -104,21 +104,21 @@ func (s flakyStore) Clean(ctx context.Context, committed []snapshot.RootRef) (re
 }
 
 type flakyCommitter struct {
-	*world
+	*member
 	f *flaky
 }
 
 func (c flakyCommitter) Init(ctx context.Context) error {
-	return c.f.attempt(15, func() error { return c.world.Init(ctx) })
+	return c.f.attempt(15, func() error { return c.member.Init(ctx) })
 }
 
 type flakyOffsets struct {
-	*world
+	*member
 	f *flaky
 }
 
 func (o flakyOffsets) Stable(ctx context.Context, tps []element.TopicPartition) (got map[element.TopicPartition]Committed, err error) {
-	return got, o.f.attempt(10, func() (err error) { got, err = o.world.Stable(ctx, tps); return err })
+	return got, o.f.attempt(10, func() (err error) { got, err = o.member.Stable(ctx, tps); return err })
 }
 
 // Anything may fail at any time, with any class of error, and the assignment may change under it: the output stays
@@ -142,7 +142,7 @@ func TestAnythingMayFailAtAnyTime(t *testing.T) {
 			return done, err
 		}
 		ports := w.ports()
-		ports.Committer, ports.Offsets = flakyCommitter{w, f}, flakyOffsets{w, f}
+		ports.Committer, ports.Offsets = flakyCommitter{w.member, f}, flakyOffsets{w.member, f}
 		cfg := w.config()
 		cfg.MaxChain, cfg.Interval = 3, 2*time.Millisecond
 		r, err := New(countPlan(t), cfg, ports, nil)

@@ -7,11 +7,12 @@ import (
 	"github.com/millweir/millweir/element"
 )
 
-// item is what travels to a task: exactly one of a delivery, a barrier and two kinds of notice.
+// item is what travels to a task: exactly one of a delivery, a barrier and three kinds of notice.
 type item struct {
 	delivery  element.Delivery
 	barrier   element.CheckpointID // not 0: the item is a barrier
 	committed element.CheckpointID // not 0: checkpoints up to it are committed
+	halted    bool                 // no delivery follows any more
 	resume    bool                 // the paused partition has drained to half the limit: fetch it again
 }
 
@@ -31,6 +32,8 @@ type inbox struct {
 	barriers int    // guarded by mu: barriers waiting
 	notice   element.CheckpointID
 	paused   bool // guarded by mu: the feeder paused this partition
+	halted   bool // guarded by mu: deliveries are dropped
+	tell     bool // guarded by mu: the task has not seen the halt yet
 }
 
 func newInbox(limit int) *inbox {
@@ -47,6 +50,10 @@ func (q *inbox) signal() {
 // put appends a delivery whatever the limit; full tells whether the inbox is at its limit now.
 func (q *inbox) put(d element.Delivery) (full bool) {
 	q.mu.Lock()
+	if q.halted {
+		q.mu.Unlock()
+		return false
+	}
 	q.items = append(q.items, item{delivery: d})
 	q.records += len(d.Records)
 	full = q.records >= q.limit
@@ -60,6 +67,22 @@ func (q *inbox) barrier(id element.CheckpointID) {
 	q.mu.Lock()
 	q.items = append(q.items, item{barrier: id})
 	q.barriers++
+	q.mu.Unlock()
+	q.signal()
+}
+
+// halt drops the deliveries that wait and all that come, for the next owner of the partition reads them. The barriers
+// that wait stay.
+func (q *inbox) halt() {
+	q.mu.Lock()
+	var barriers []item
+	for _, it := range q.items[q.head:] {
+		if it.barrier != 0 {
+			barriers = append(barriers, it)
+		}
+	}
+	q.items, q.head, q.records = barriers, 0, 0
+	q.halted, q.tell, q.paused = true, true, false
 	q.mu.Unlock()
 	q.signal()
 }
@@ -97,7 +120,7 @@ func (q *inbox) empty() bool {
 // setPaused notes that the feeder paused the partition; tryPop clears it with a resume item.
 func (q *inbox) setPaused() {
 	q.mu.Lock()
-	q.paused = true
+	q.paused = !q.halted
 	q.mu.Unlock()
 	q.signal()
 }
@@ -128,6 +151,10 @@ func (q *inbox) noticeLocked() (item, bool) {
 		it := item{committed: q.notice}
 		q.notice = 0
 		return it, true
+	}
+	if q.tell {
+		q.tell = false
+		return item{halted: true}, true
 	}
 	if q.paused && q.records <= q.limit/2 {
 		q.paused = false

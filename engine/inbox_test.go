@@ -119,9 +119,22 @@ func TestFeederPausesAFullPartitionWhenAnotherRunsDry(t *testing.T) {
 	require.False(t, ok, "resumed once")
 }
 
-func TestFeederRefusesAPartitionThatIsNotOwned(t *testing.T) {
+func TestFeederDropsWhatIsNotOwnedAnyMore(t *testing.T) {
 	f := newFeeder(func(...element.TopicPartition) {})
-	require.ErrorContains(t, f.deliver(t.Context(), delivery(3, 1, 1)), "in/3")
+	require.NoError(t, f.deliver(t.Context(), delivery(3, 1, 1)), "nobody waits for it")
+	q := newInbox(1)
+	f.add(tp(3), q)
+	require.NoError(t, f.deliver(t.Context(), delivery(3, 1, 1)))
+	delivered := make(chan error, 1)
+	go func() { delivered <- f.deliver(t.Context(), delivery(3, 2, 1)) }() // waits for room
+	q.halt()
+	f.tookOne()
+	require.NoError(t, <-delivered, "a halted inbox holds nobody up")
+	require.True(t, popNow(t, q).halted)
+	_, ok := q.tryPop()
+	require.False(t, ok, "deliveries before and after the halt are dropped")
+	q.barrier(7)
+	require.EqualValues(t, 7, popNow(t, q).barrier, "barriers still come")
 }
 
 func TestFeederEndsWithTheContext(t *testing.T) {

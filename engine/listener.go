@@ -14,10 +14,13 @@ import (
 type Listener struct {
 	// AttemptStarted: the attempt's tasks are restored and about to process.
 	AttemptStarted func(AttemptInfo)
-	// AttemptEnded: err is nil after a graceful stop; delay is the time before the next attempt.
+	// AttemptEnded: err is nil after a graceful stop, and when all partitions have left (Rejoin: others may come); delay is the time before the next attempt.
 	AttemptEnded func(attempt int, err error, recovery fault.Recovery, delay time.Duration)
-	// Waiting: the group has not given all partitions yet.
-	Waiting func(have, want int)
+	// StandingBy: the group has no partition for this instance at the moment.
+	StandingBy func()
+	// Joined, Left: partitions were taken in, or given to another member after a last checkpoint, while the others went on.
+	Joined func(tps []element.TopicPartition)
+	Left   func(tps []element.TopicPartition)
 	// Restored: one task's state has been read.
 	Restored func(task element.TaskID, from snapshot.RootRef, stats snapshot.Stats, took time.Duration)
 	// Reused: one task's state was still in memory and has been rolled back to its last commit.

@@ -27,6 +27,9 @@ func (a *attempt) loop() error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	drain := a.stop.Done()
+	if err := a.reconcile(); err != nil { // the assignment may have changed while the states were restored
+		return err
+	}
 	for {
 		if wake, ok := a.co.NextWake(a.now()); ok {
 			timer.Reset(wake)
@@ -47,7 +50,7 @@ func (a *attempt) loop() error {
 			// The source stops first, so that the last barrier has an end to stand behind; evDrained goes on.
 			a.stopIn()
 		case <-a.r.ports.Group.Changes():
-			if err := a.ownershipLost(); err != nil {
+			if err := a.reconcile(); err != nil {
 				return err
 			}
 		case <-a.ctx.Done():
@@ -101,6 +104,13 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return nil, nil
 	case evDrained:
 		return a.co.RequestCheckpoint(now, checkpoint.Final), nil
+	case evJoined:
+		return a.onJoined(e.err)
+	case evRevoke:
+		a.onRevoke(e.revoke)
+		return nil, nil
+	case evHalted:
+		return a.onHalted(e.task), nil
 	case evFailed:
 		return nil, e.err
 	}
@@ -148,6 +158,8 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 			}
 		case checkpoint.Complete:
 			a.complete(act.ID)
+		case checkpoint.Left:
+			a.onLeft(act.Tasks)
 		case checkpoint.Cancel:
 			if a.pending != nil {
 				a.pending.stop()

@@ -72,7 +72,9 @@ func (a *attempt) onMerged(e event) {
 func (a *attempt) keepMerged(round *mergeRound) {
 	a.merge.doing = nil
 	for _, res := range round.merges {
-		if res.err == nil {
+		if res.err == nil && a.tasks != nil && a.tasks[res.task] == nil {
+			a.r.ports.Checkpoints.Forget(res.run) // the task has left meanwhile
+		} else if res.err == nil {
 			if a.merge.full == nil {
 				a.merge.full = map[element.TaskID]snapshot.RunRef{}
 			}
@@ -109,6 +111,9 @@ func (a *attempt) adopted(entry snapshot.TaskEntry) {
 }
 
 func (a *attempt) forgetMerged(id element.TaskID) {
+	if _, has := a.merge.full[id]; !has {
+		return
+	}
 	a.r.ports.Checkpoints.Forget(a.merge.full[id])
 	delete(a.merge.full, id)
 }

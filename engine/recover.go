@@ -10,31 +10,32 @@ import (
 
 // resolveOrRecover is resolve for a start that may take the store's word. Since a checkpoint with a damaged run is a
 // reason to go back, the runs that the committed handles lead to are verified before anything is decided.
-func (a *attempt) resolveOrRecover(in snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
+func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
 	var err error
-	if in.Roots, err = a.r.ports.Checkpoints.LoadVerified(a.ctx, snapshot.NamedRoots(in.Tasks)); err != nil {
+	store := in.a.r.ports.Checkpoints
+	if input.Roots, err = store.LoadVerified(in.ctx, snapshot.NamedRoots(input.Tasks)); err != nil {
 		return nil, fmt.Errorf("verify the committed checkpoints: %w", err)
 	}
-	listing, err := a.r.ports.Checkpoints.List(a.ctx)
+	listing, err := store.List(in.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list the checkpoints: %w", err)
 	}
-	in.Ask(listing)
-	decisions, err := snapshot.Resolve(in)
+	input.Ask(listing)
+	decisions, err := snapshot.Resolve(input)
 	refused := snapshot.RefusalOf(err)
 	if refused == nil {
 		return decisions, err
 	}
-	if listing, err = a.r.ports.Checkpoints.Survey(a.ctx); err != nil {
+	if listing, err = store.Survey(in.ctx); err != nil {
 		return nil, fmt.Errorf("verify the checkpoints of the store: %w", err)
 	}
-	decisions, rec, err := snapshot.Recover(in, refused, listing)
+	decisions, rec, err := snapshot.Recover(input, refused, listing)
 	if err != nil {
 		return nil, err
 	}
-	a.lastID = max(a.lastID, rec.LastID) + 1 // that of the root which writeRecovered writes
-	if a.r.lis.Recovering != nil {
-		a.r.lis.Recovering(*rec)
+	in.lastID = max(in.lastID, rec.LastID) + 1 // that of the root which writeRecovered writes
+	if in.a.r.lis.Recovering != nil {
+		in.a.r.lis.Recovering(*rec)
 	}
 	return decisions, nil
 }

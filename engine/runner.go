@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -12,8 +13,12 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// errStopped ends an attempt that was asked to stop and has committed everything.
-var errStopped = errors.New("stopped")
+// errStopped ends an attempt that was asked to stop and has committed everything, errStandBy one whose last task has
+// left: nothing of either is uncommitted.
+var (
+	errStopped = errors.New("stopped")
+	errStandBy = errors.New("no partition is assigned any more")
+)
 
 // closed is a channel that nobody has to wait for.
 var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
@@ -26,12 +31,13 @@ type Runner struct {
 	lis   *Listener
 	start time.Time
 
+	running atomic.Pointer[attempt] // while its loop runs; for Revoke
+
 	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
-	lastID element.CheckpointID
-	kept   map[element.TaskID]*keptState
-	merged map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
-	// complete: this instance has had all partitions at least once.
-	complete bool
+	lastID       element.CheckpointID
+	kept         map[element.TaskID]*keptState
+	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
+	cleanedGroup time.Time                          // when CleanGroup was last called
 	// rejoined: ownership was lost since the last commit, and the next attempt followed at once.
 	rejoined bool
 }
@@ -79,6 +85,10 @@ func (r *Runner) Run(ctx context.Context) error {
 			r.ended(n, nil, fault.Stop, 0)
 			return nil
 		}
+		if errors.Is(err, errStandBy) {
+			r.ended(n, nil, fault.Rejoin, 0)
+			continue
+		}
 		class := fault.RecoveryOf(err)
 		if class == fault.Stop {
 			r.ended(n, err, class, 0)
@@ -112,37 +122,24 @@ func (r *Runner) ended(n int, err error, class fault.Recovery, delay time.Durati
 	}
 }
 
-// awaitAssignment waits until the group has given all partitions. It returns without an error and without an assignment
-// when ctx ends.
-//
-// One instance owns everything in this version. With a second member in the group each would get a part; the one that
-// has never had all of them gives up, so that the other, which waits without end, gets its partitions back. (A member
-// that died keeps its partitions until its session times out: the patience is longer than that.)
+// awaitAssignment waits until the group gives this instance something. It returns without an error and without an
+// assignment when ctx ends. With more members than partitions some stand by and take over when another leaves.
 func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
-	patience := time.NewTimer(r.cfg.AssignmentPatience)
-	defer patience.Stop()
-	told := -1
+	told := false
 	for {
 		if err := r.ports.Group.Err(); err != nil {
 			return Assignment{}, err
 		}
 		asg := r.ports.Group.Current()
-		if len(asg.Partitions) >= r.cfg.Partitions {
-			r.complete = true
+		if len(asg.Partitions) > 0 {
 			return asg, nil
 		}
-		if n := len(asg.Partitions); asg.Epoch > 0 && n != told && r.lis.Waiting != nil {
-			told = n
-			r.lis.Waiting(n, r.cfg.Partitions)
+		if asg.Epoch > 0 && !told && r.lis.StandingBy != nil {
+			told = true
+			r.lis.StandingBy()
 		}
 		select {
 		case <-r.ports.Group.Changes():
-		case <-patience.C:
-			if !r.complete && asg.Epoch > 0 {
-				return Assignment{}, fault.Stopf(fault.NotAlone, "the group %s gave this instance %d of %d partitions: another member holds the rest, and this version runs one instance per application: stop the other one",
-					r.cfg.Application, len(asg.Partitions), r.cfg.Partitions)
-			}
-			patience.Reset(r.cfg.AssignmentPatience)
 		case <-ctx.Done():
 			return Assignment{}, nil
 		}
@@ -153,7 +150,8 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 // of work the end of the patience with it.
 func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, merge: mergeState{full: r.merged}}
+	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, merge: mergeState{full: r.merged},
+		kept: r.kept, lastID: r.lastID, joined: make(chan *intake, 1), left: map[element.TopicPartition]uint64{}, feed: newFeeder(nil)}
 	err := a.run()
 	if work.Err() != nil && !errors.Is(err, errStopped) {
 		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)

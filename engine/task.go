@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -26,13 +27,14 @@ type task struct {
 	position element.Position // the next offset to process
 	moved    bool             // something was processed since the last barrier
 	asked    bool             // an early checkpoint was asked for since the last barrier
-	limit    int64            // bytes of uncommitted state before an early checkpoint
+	limit    atomic.Int64     // bytes of uncommitted state before an early checkpoint; set by the loop
 
 	stateInfo []snapshot.StateInfo
 	stats     *taskStats
 }
 
-// run processes the inbox until ctx ends or something fails.
+// run processes the inbox until ctx ends or something fails. The notice of a halt comes when nothing that the task took
+// before is being processed any more.
 func (t *task) run(ctx context.Context) error {
 	for {
 		it, ok := t.next(ctx)
@@ -40,6 +42,8 @@ func (t *task) run(ctx context.Context) error {
 			return nil
 		}
 		switch {
+		case it.halted:
+			t.report(event{kind: evHalted, task: t.id})
 		case it.resume:
 			t.resume(t.position.TopicPartition)
 		case it.committed != 0:
@@ -61,7 +65,7 @@ func (t *task) run(ctx context.Context) error {
 // notices are taken: memory must not grow until a checkpoint may start, which the one in flight or min-pause holds up.
 // An early one was asked for at the limit, so its barrier comes; nothing else waits for this task.
 func (t *task) next(ctx context.Context) (item, bool) {
-	for t.state.UncommittedBytes() > 2*t.limit && !t.inbox.hasBarrier() {
+	for t.state.UncommittedBytes() > 2*t.limit.Load() && !t.inbox.hasBarrier() {
 		it, ok := t.inbox.tryPopNotice()
 		if ok {
 			return it, true
@@ -97,7 +101,7 @@ func (t *task) process(ctx context.Context, d element.Delivery) error {
 		t.position.LeaderEpoch = d.LeaderEpoch
 	}
 	t.stats.records.Add(int64(len(d.Records)))
-	if !t.asked && t.state.UncommittedBytes() > t.limit {
+	if !t.asked && t.state.UncommittedBytes() > t.limit.Load() {
 		t.asked = true
 		t.report(event{kind: evEarly, task: t.id})
 	}

@@ -135,7 +135,7 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 			if err != nil {
 				return fault.Stopf(fault.Failed, "handle of checkpoint %s for %s: %w", p.name, pos.TopicPartition, err)
 			}
-			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Epoch: a.asg.Since[pos.TopicPartition], Position: pos, Metadata: text})
+			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Epoch: a.tasks[t.Task].epoch, Position: pos, Metadata: text})
 		}
 	}
 	committer := a.r.ports.Committer
@@ -180,7 +180,11 @@ func (a *attempt) complete(id element.CheckpointID) {
 		a.adopted(entry)
 	}
 	failpoint.Hit(failpoint.CompleteAfter)
+	a.dropLeaving(p)
 	a.release(id)
+	if err := a.begin(p); err != nil {
+		a.report(event{kind: evFailed, err: err})
+	}
 	if a.r.ports.Local != nil {
 		a.r.ports.Local.Committed(ref, p.root.Tasks)
 	}
@@ -234,11 +238,28 @@ func (a *attempt) house(ref snapshot.RootRef) {
 	store, lis := a.r.ports.Checkpoints, a.r.lis
 	due, round := a.due(), &mergeRound{}
 	a.merge.doing = round
+	group := a.groupCleaner()
 	a.spawn(func() {
 		if report, err := store.Clean(a.ctx, []snapshot.RootRef{ref}); a.ctx.Err() == nil {
 			lis.cleaned(report, err)
 		}
+		if group != nil {
+			if report, err := group(a.ctx); a.ctx.Err() == nil {
+				lis.cleaned(report, err)
+			}
+		}
 		a.mergeAll(round, ref.Name, due)
 		a.report(event{kind: evMerged, merged: round})
 	})
+}
+
+// groupCleaner gives what removes the files of instances that are gone, when it is this instance's turn: one of the group
+// does it, the owner of the first source's first partition, and not after every checkpoint.
+func (a *attempt) groupCleaner() func(context.Context) (snapshot.CleanReport, error) {
+	first := element.TaskID{Source: a.r.plan.Sources[0].Name}
+	if a.r.ports.CleanGroup == nil || a.tasks[first] == nil || time.Since(a.r.cleanedGroup) < a.r.cfg.CleanGroupInterval {
+		return nil
+	}
+	a.r.cleanedGroup = time.Now()
+	return a.r.ports.CleanGroup
 }

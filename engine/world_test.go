@@ -28,52 +28,123 @@ import (
 // world is everything outside the engine: a log per partition, the group's offsets, and transactional output. Its
 // faults are functions that tests set; each is asked before the step it is named after.
 type world struct {
-	t    *testing.T
-	repo *snapshot.Repository
+	t       *testing.T
+	dir     string
+	others  bool // ids of several instances are not in order
+	*member      // the first one, for tests that need no other
 
 	mu         sync.Mutex
 	logs       [][]element.Record // by partition
 	committed  map[element.TopicPartition]Committed
-	open       []element.Record // output of the open transaction
-	sealed     element.CheckpointID
 	output     []element.Record // committed
 	commits    []element.CheckpointID
-	assignment Assignment
-	changes    chan struct{}
 	grew       chan struct{} // closed and replaced when a log grows
-	inits      int
-	staleReads int // stable reads that give nothing although something is committed
+	staleReads int           // stable reads that give nothing although something is committed
 
+	slowDrop time.Duration
 	onSeal   func(id element.CheckpointID) error
 	onCommit func(c checkpoint.Commit) (apply bool, err error)
 	wrap     func(Checkpoints) Checkpoints
 }
 
+// member is one instance: its part of the group, its transaction and its files.
+type member struct {
+	w    *world
+	name string
+	repo *snapshot.Repository
+	r    *Runner
+
+	// guarded by world.mu
+	open       []element.Record // output of the open transaction
+	sealed     element.CheckpointID
+	assignment Assignment
+	changes    chan struct{}
+	inits      int
+}
+
 const app = "world"
 
 func newWorld(t *testing.T, partitions int) *world {
-	repo, err := snapshot.OpenRepository(t.Context(), snapshot.Config{Dir: t.TempDir(), Application: app, Instance: "i1", NumRetained: 2,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, repo.Close()) })
-	w := &world{t: t, repo: repo, logs: make([][]element.Record, partitions), committed: map[element.TopicPartition]Committed{},
-		changes: make(chan struct{}, 1), grew: make(chan struct{})}
+	w := &world{t: t, dir: t.TempDir(), logs: make([][]element.Record, partitions), committed: map[element.TopicPartition]Committed{}, grew: make(chan struct{})}
+	w.member = w.join("i1")
 	w.assign(partitions)
 	return w
 }
 
-func (w *world) assign(n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.assignment = Assignment{Epoch: w.assignment.Epoch + 1, Since: map[element.TopicPartition]uint64{}}
-	for p := range n { // all of them were lost and gained again
-		w.assignment.Partitions = append(w.assignment.Partitions, tp(int32(p)))
-		w.assignment.Since[tp(int32(p))] = w.assignment.Epoch
+// join makes a further instance, which owns nothing yet.
+func (w *world) join(name string) *member {
+	repo, err := snapshot.OpenRepository(w.t.Context(), snapshot.Config{Dir: w.dir, Application: app, Instance: name, NumRetained: 2,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { require.NoError(w.t, repo.Close()) })
+	return &member{w: w, name: name, repo: repo, changes: make(chan struct{}, 1), assignment: Assignment{Since: map[element.TopicPartition]uint64{}}}
+}
+
+// assign takes everything away from a member and gives it the first n partitions.
+func (m *member) assign(n int) {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	m.assignment.Since = map[element.TopicPartition]uint64{}
+	m.gain(func(yield func(int32) bool) {
+		for p := range n {
+			if !yield(int32(p)) {
+				return
+			}
+		}
+	})
+}
+
+// gain and lose change what the member owns. They need the lock.
+func (m *member) gain(ps iter.Seq[int32]) {
+	m.assignment.Epoch++
+	for p := range ps {
+		m.assignment.Since[tp(p)] = m.assignment.Epoch
 	}
+	m.changed()
+}
+
+func (m *member) lose(ps ...int32) {
+	m.assignment.Epoch++
+	for _, p := range ps {
+		delete(m.assignment.Since, tp(p))
+	}
+	m.changed()
+}
+
+func (m *member) changed() {
+	m.assignment.Partitions = slices.SortedFunc(maps.Keys(m.assignment.Since), element.TopicPartition.Compare)
 	select {
-	case w.changes <- struct{}{}:
+	case m.changes <- struct{}{}:
 	default:
 	}
+}
+
+// owns lists the member's partitions.
+func (m *member) owns() []int32 {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	var ps []int32
+	for _, p := range m.assignment.Partitions {
+		ps = append(ps, p.Partition)
+	}
+	return ps
+}
+
+// move takes partitions from one member, in order within the budget, and gives them to another one.
+func (w *world) move(from, to *member, budget time.Duration, ps ...int32) {
+	var tps []element.TopicPartition
+	for _, p := range ps {
+		tps = append(tps, tp(p))
+	}
+	if budget > 0 && from.r != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), budget)
+		from.r.Revoke(ctx, tps)
+		cancel()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	from.lose(ps...)
+	to.gain(slices.Values(ps))
 }
 
 // produce appends records with values 1, 2, … of the keys in turn.
@@ -106,15 +177,16 @@ func (w *world) produceUntil(cond func() bool) {
 }
 
 // Group, Offsets.
-func (w *world) Changes() <-chan struct{} { return w.changes }
-func (w *world) Err() error               { return nil }
-func (w *world) Current() Assignment {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return Assignment{Epoch: w.assignment.Epoch, Partitions: slices.Clone(w.assignment.Partitions), Since: maps.Clone(w.assignment.Since)}
+func (m *member) Changes() <-chan struct{} { return m.changes }
+func (m *member) Err() error               { return nil }
+func (m *member) Current() Assignment {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	return Assignment{Epoch: m.assignment.Epoch, Partitions: slices.Clone(m.assignment.Partitions), Since: maps.Clone(m.assignment.Since)}
 }
 
-func (w *world) Stable(_ context.Context, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
+func (m *member) Stable(_ context.Context, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
+	w := m.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := map[element.TopicPartition]Committed{}
@@ -128,7 +200,7 @@ func (w *world) Stable(_ context.Context, tps []element.TopicPartition) (map[ele
 	return out, nil
 }
 
-func (w *world) Start(_ context.Context, _ topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
+func (m *member) Start(_ context.Context, _ topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
 	out := map[element.TopicPartition]int64{}
 	for _, p := range tps {
 		out[p] = 0
@@ -136,35 +208,36 @@ func (w *world) Start(_ context.Context, _ topology.Start, tps []element.TopicPa
 	return out, nil
 }
 
-func (w *world) Topics(_ context.Context, names []string) (map[string]Topic, error) {
+func (m *member) Topics(_ context.Context, names []string) (map[string]Topic, error) {
 	out := map[string]Topic{}
 	for _, n := range names {
-		out[n] = Topic{ID: element.TopicID{1}, Partitions: int32(len(w.logs))}
+		out[n] = Topic{ID: element.TopicID{1}, Partitions: int32(len(m.w.logs))}
 	}
 	return out, nil
 }
 
 // Committer.
-func (w *world) Init(context.Context) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.inits++
-	w.open, w.sealed = nil, 0 // what a predecessor left open is aborted
+func (m *member) Init(context.Context) error {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	m.inits++
+	m.open, m.sealed = nil, 0 // what a predecessor left open is aborted
 	return nil
 }
 
-func (w *world) CommitInitial(ctx context.Context, c checkpoint.Commit) error {
-	return w.commit(c)
+func (m *member) CommitInitial(ctx context.Context, c checkpoint.Commit) error {
+	return m.commit(c)
 }
 
-func (w *world) Commit(ctx context.Context, c checkpoint.Commit) error {
+func (m *member) Commit(ctx context.Context, c checkpoint.Commit) error {
 	if !c.Permit.Allows(c.Name.ID) {
 		return errors.New("commit without a permit")
 	}
-	return w.commit(c)
+	return m.commit(c)
 }
 
-func (w *world) commit(c checkpoint.Commit) error {
+func (m *member) commit(c checkpoint.Commit) error {
+	w := m.w
 	apply, err := true, error(nil)
 	if w.onCommit != nil {
 		apply, err = w.onCommit(c)
@@ -172,30 +245,30 @@ func (w *world) commit(c checkpoint.Commit) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range c.Offsets {
-		if since := w.assignment.Since[o.Position.TopicPartition]; since == 0 || since != o.Epoch {
+		if since := m.assignment.Since[o.Position.TopicPartition]; since == 0 || since != o.Epoch {
 			return fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d of %s is over", o.Epoch, o.Position.TopicPartition)
 		}
 	}
-	if w.sealed != c.Name.ID {
-		return fmt.Errorf("commit of %d, sealed is %d", c.Name.ID, w.sealed)
+	if m.sealed != c.Name.ID {
+		return fmt.Errorf("commit of %d, sealed is %d", c.Name.ID, m.sealed)
 	}
 	if apply {
 		for _, o := range c.Offsets {
 			w.committed[o.Position.TopicPartition] = Committed{Found: true, Offset: o.Position.Offset, LeaderEpoch: o.Position.LeaderEpoch, Metadata: o.Metadata}
 		}
-		w.output = append(w.output, w.open...)
+		w.output = append(w.output, m.open...)
 		w.commits = append(w.commits, c.Name.ID)
 	}
-	w.open, w.sealed = nil, 0
+	m.open, m.sealed = nil, 0
 	return err
 }
 
-func (w *world) FenceGone(context.Context) {}
+func (m *member) FenceGone(context.Context) {}
 
-func (w *world) Abort(context.Context) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open, w.sealed = nil, 0
+func (m *member) Abort(context.Context) error {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	m.open, m.sealed = nil, 0
 	return nil
 }
 
@@ -256,6 +329,7 @@ func (s *worldSource) Run(ctx context.Context, deliver func(context.Context, ele
 // passed and not released yet.
 type worldSink struct {
 	w    *world
+	m    *member
 	mu   sync.Mutex
 	held map[element.TaskID][]worldQueue
 	over bool
@@ -283,7 +357,7 @@ func (s *worldSink) Seal(_ context.Context, id element.CheckpointID) error {
 	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	s.w.sealed = id
+	s.m.sealed = id
 	return nil
 }
 
@@ -297,7 +371,7 @@ func (s *worldSink) Release(id element.CheckpointID) error {
 		if qs[0].after != id {
 			return fmt.Errorf("release %d: task %s holds since %d", id, task, qs[0].after)
 		}
-		s.w.open = append(s.w.open, qs[0].recs...)
+		s.m.open = append(s.m.open, qs[0].recs...)
 		if s.held[task] = qs[1:]; len(qs) == 1 {
 			delete(s.held, task)
 		}
@@ -306,6 +380,7 @@ func (s *worldSink) Release(id element.CheckpointID) error {
 }
 
 func (s *worldSink) Drop(task element.TaskID) {
+	time.Sleep(s.w.slowDrop) // whatever is released until then is out
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.held, task)
@@ -335,10 +410,10 @@ func (w *worldWriter) Write(_ context.Context, _ int, recs []element.Record) err
 	}
 	w.s.w.mu.Lock()
 	defer w.s.w.mu.Unlock()
-	if w.s.w.sealed != 0 {
+	if w.s.m.sealed != 0 {
 		return errors.New("write into a sealed transaction")
 	}
-	w.s.w.open = append(w.s.w.open, recs...)
+	w.s.m.open = append(w.s.m.open, recs...)
 	return nil
 }
 
@@ -385,28 +460,33 @@ func countPlan(t *testing.T) *topology.Plan {
 	return p
 }
 
-func (w *world) ports() Ports {
-	var cp Checkpoints = w.repo
-	if w.wrap != nil {
-		cp = w.wrap(cp)
+func (m *member) ports() Ports {
+	var cp Checkpoints = m.repo
+	if m.w.wrap != nil {
+		cp = m.w.wrap(cp)
 	}
 	return Ports{
-		Group: w, Offsets: w, Committer: w, Checkpoints: cp,
-		NewSource: func(p []element.Position) (Source, error) { return &worldSource{w, slices.Clone(p)}, nil },
-		NewSink:   func() (Sink, error) { return &worldSink{w: w, held: map[element.TaskID][]worldQueue{}}, nil },
+		Group: m, Offsets: m, Committer: m, Checkpoints: cp,
+		NewSource: func(p []element.Position) (Source, error) { return &worldSource{m.w, slices.Clone(p)}, nil },
+		NewSink:   func() (Sink, error) { return &worldSink{w: m.w, m: m, held: map[element.TaskID][]worldQueue{}}, nil },
 		NewState:  func(element.TaskID) State { return worldState{store.New(store.Config{})} },
 	}
 }
 
-func (w *world) config() Config {
-	return Config{Application: app, Instance: "i1", ClusterID: "c1", Incarnation: element.Incarnation(1 + rand.Uint64()>>1),
-		Partitions: len(w.logs), Interval: 5 * time.Millisecond, InitialBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond}
+func (m *member) config() Config {
+	return Config{Application: app, Instance: m.name, ClusterID: "c1", Incarnation: element.Incarnation(1 + rand.Uint64()>>1),
+		Interval: 5 * time.Millisecond, InitialBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond}
 }
 
 // start runs the engine until stop.
-func (w *world) start(cfg Config, lis *Listener) (stop func() error) {
-	r, err := New(countPlan(w.t), cfg, w.ports(), lis)
-	require.NoError(w.t, err)
+func (m *member) start(cfg Config, lis *Listener) (stop func() error) {
+	return m.startWith(cfg, m.ports(), lis)
+}
+
+func (m *member) startWith(cfg Config, ports Ports, lis *Listener) (stop func() error) {
+	r, err := New(countPlan(m.w.t), cfg, ports, lis)
+	require.NoError(m.w.t, err)
+	m.r = r
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -455,6 +535,9 @@ func (w *world) exact() {
 		got[string(r.Key)] = n
 	}
 	require.Equal(w.t, want, got)
+	if w.others {
+		return
+	}
 	ids := slices.DeleteFunc(slices.Clone(w.commits), func(id element.CheckpointID) bool { return id == 0 }) // 0: of start positions
 	require.True(w.t, slices.IsSorted(ids), "ids of commits %v", w.commits)
 }

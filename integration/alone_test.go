@@ -12,32 +12,6 @@ import (
 	"github.com/millweir/millweir/internal/verify"
 )
 
-// A second instance of the application gives up and says why; the first one loses nothing and goes on.
-func secondInstance(s *site) {
-	file := s.file(totals)
-	s.orders(0, 500, 50)
-	first := s.run(file)
-	s.caughtUp(first)
-	second := s.run(file, "--set", "data-dir="+filepath.Join(s.t.TempDir(), "second"), "--set", "state.checkpoints.dir="+s.checkpoints())
-	second.await("waiting for another member to leave the group")
-	s.orders(500, 500, 50)
-	s.caughtUp(first) // it is not disturbed: the second one never joined
-	refused(s.t, second, 41, "the group "+s.app+" has another member, instance ")
-	require.NotContains(s.t, first.stderr.String(), "partitions revoked")
-	s.orders(1000, 500, 50)
-	s.caughtUp(first)
-	require.NotContains(s.t, second.stderr.String(), "msg=processing")
-	first.stop()
-	require.EqualValues(s.t, 1350, s.exact(verify.Config{}).RecordsOut)
-	s.storeIsWhole()
-}
-
-func TestRefusedSecondInstance(t *testing.T) {
-	t.Parallel()
-	secondInstance(fakeSite(t, 4).impatient())
-}
-func TestRealRefusedSecondInstance(t *testing.T) { secondInstance(realSite(t, 4).impatient()) }
-
 func TestRefusedSameDataDirectory(t *testing.T) {
 	s := embeddedSite(t, 2)
 	file := s.file(totals)

@@ -30,6 +30,8 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 		},
 		AttemptEnded: func(n int, err error, rec fault.Recovery, delay time.Duration) {
 			switch {
+			case err == nil && rec == fault.Rejoin:
+				log.Info("no partition is left", "attempt", n)
 			case err == nil:
 				log.Info("stopped", "attempt", n)
 			case rec == fault.Stop:
@@ -41,11 +43,19 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 				user.AttemptEnded(n, err, rec, delay)
 			}
 		},
-		Waiting: func(have, want int) {
-			log.Info("waiting for partitions", "assigned", have, "of", want)
-			if user.Waiting != nil {
-				user.Waiting(have, want)
+		StandingBy: func() {
+			log.Info("standing by: the group has no partition for this instance")
+			if user.StandingBy != nil {
+				user.StandingBy()
 			}
+		},
+		Joined: func(tps []element.TopicPartition) {
+			log.Info("partitions taken in beside the others", "partitions", tps)
+			call(user.Joined, tps)
+		},
+		Left: func(tps []element.TopicPartition) {
+			log.Info("partitions given up after a last checkpoint", "partitions", tps)
+			call(user.Left, tps)
 		},
 		Restored: func(t element.TaskID, from snapshot.RootRef, s snapshot.Stats, took time.Duration) {
 			log.Info("state restored", "task", t.String(), "checkpoint", from.Name.String(), "runs", s.DeltaRuns+s.FullRuns, "entries", s.DeltaEntries+s.FullEntries, "bytes", s.Bytes(), "local_copy", s.Local, "local_entries", s.LocalEntries, "took", took.Round(time.Millisecond))

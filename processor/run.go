@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -66,7 +65,8 @@ type service struct {
 	reads       reads
 	group       *kafkasrc.Group
 	manager     *txn.Manager
-	local       engine.LocalCopy          // nil without one
+	local       engine.LocalCopy // nil without one
+	runner      atomic.Pointer[engine.Runner]
 	stopped     atomic.Pointer[time.Time] // when Run was told to stop
 	patience    context.Context           // ends a shutdown timeout later
 
@@ -163,15 +163,13 @@ func (s *service) openKafka(ctx context.Context) error {
 	}
 	s.onClose(func() error { s.manager.Close(); return nil })
 
-	if err := s.awaitAlone(ctx, s.otherPatience()); err != nil {
-		return err
-	}
 	var inputs []string
 	for _, src := range s.plan.Sources {
 		inputs = append(inputs, src.Topic)
 	}
 	s.group, err = kafkasrc.JoinGroup(ctx, kafkasrc.GroupConfig{
 		Kafka: s.kafka(), Group: s.plan.Application, InstanceID: s.instance, SessionTimeout: s.cfg.SessionTimeout, Topics: inputs, Logger: s.log,
+		BeforeRevoke: s.beforeRevoke,
 	})
 	if err != nil {
 		return err
@@ -180,8 +178,12 @@ func (s *service) openKafka(ctx context.Context) error {
 	return nil
 }
 
-// otherPatience is how long another member may stay in the group: longer than the session of one that died.
-func (s *service) otherPatience() time.Duration { return s.cfg.SessionTimeout + 5*time.Second }
+// beforeRevoke lets the tasks of partitions leave that the group gives to another member. The group waits meanwhile.
+func (s *service) beforeRevoke(ctx context.Context, gone []element.TopicPartition) {
+	if r := s.runner.Load(); r != nil {
+		r.Revoke(ctx, gone)
+	}
+}
 
 func (s *service) fence(offsets []checkpoint.OffsetCommit) (member string, generation int32, instance string, err error) {
 	claims := make([]element.Claim, len(offsets))
@@ -193,10 +195,6 @@ func (s *service) fence(offsets []checkpoint.OffsetCommit) (member string, gener
 }
 
 func (s *service) run(ctx context.Context) error {
-	partitions := 0
-	for _, src := range s.plan.Sources {
-		partitions += int(s.cluster.Topics[src.Topic].Partitions)
-	}
 	ports := engine.Ports{
 		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
 		NewSource: s.newSource, NewSink: s.newSink,
@@ -210,25 +208,24 @@ func (s *service) run(ctx context.Context) error {
 		Interval: s.cfg.Interval, CheckpointTimeout: s.cfg.CheckpointTimeout, MinPause: s.cfg.MinPause,
 		UncommittedLimit: s.cfg.UncommittedLimit, ShutdownTimeout: s.cfg.ShutdownTimeout,
 		RecoverFromStore: s.cfg.RecoverFromStore,
-		Partitions:       partitions, AssignmentPatience: s.otherPatience() + time.Duration(rand.Int64N(int64(s.otherPatience()))),
 	}, ports, logging(s.log, s.cfg.Listener))
 	if err != nil {
 		return err
 	}
 	s.log.Info("starting", "instance", s.instance, "cluster", s.cluster.ID, "brokers", s.cfg.Brokers, "checkpoints", s.cfg.CheckpointsDir,
 		"interval", s.cfg.Interval, "transaction_timeout", s.cfg.TransactionTimeout, "mode", "exactly-once")
+	s.runner.Store(r)
 	err = r.Run(ctx)
+	s.runner.Store(nil)
 	s.farewell(ctx, err)
 	return err
 }
 
 // farewell leaves the group, unless the operator named the instance: then it is expected back under that name. It leaves
-// also when it stops for good, since the repair may need a group without members (offsets are set only then); and an
-// instance that was refused because another member is there leaves in any case, so that the other gets its partitions
-// back at once. One that was fenced stays silent: the name belongs to another process now.
+// also when it stops for good, since the repair may need a group without members (offsets are set only then). One that
+// was fenced stays silent: the name belongs to another process now.
 func (s *service) farewell(ctx context.Context, err error) {
-	code := fault.CodeOf(err)
-	if code == fault.Fenced || s.cfg.InstanceID != "" && code != fault.NotAlone {
+	if fault.CodeOf(err) == fault.Fenced || s.cfg.InstanceID != "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
@@ -239,11 +236,20 @@ func (s *service) farewell(ctx context.Context, err error) {
 }
 
 func (s *service) newSource(positions []element.Position) (engine.Source, error) {
-	f, err := kafkasrc.NewFetcher(kafkasrc.FetcherConfig{Kafka: s.kafka(), Positions: positions, Logger: s.log})
+	f, err := kafkasrc.NewFetcher(kafkasrc.FetcherConfig{Kafka: s.kafka(), Positions: positions, MostPartitions: s.inputPartitions(), Logger: s.log})
 	if err != nil {
 		return nil, err
 	}
 	return source{f}, nil
+}
+
+// inputPartitions is how many partitions the sources have together: one instance may come to own them all.
+func (s *service) inputPartitions() int {
+	n := 0
+	for _, src := range s.plan.Sources {
+		n += int(s.cluster.Topics[src.Topic].Partitions)
+	}
+	return n
 }
 
 func (s *service) newSink() (engine.Sink, error) {

@@ -99,7 +99,6 @@ var codes = map[fault.Code]string{
 	fault.StateMismatch:      "the state does not fit the topology",
 	fault.BadRecord:          "a record could not be processed",
 	fault.Fenced:             "another process uses the same instance id",
-	fault.NotAlone:           "another member of the group holds partitions",
 }
 
 // logTail gives the last lines of a log file, indented.

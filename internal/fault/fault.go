@@ -57,7 +57,6 @@ const (
 	StateMismatch      Code = 23 // the state in the checkpoint does not fit the topology
 	BadRecord          Code = 30 // a record could not be processed and the policy is fail
 	Fenced             Code = 40 // another process uses the same instance id
-	NotAlone           Code = 41 // another member of the group holds partitions
 )
 
 // Error carries a class and a code beside the message.

@@ -1,0 +1,205 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// intake is a set of partitions on its way into an attempt: those that it begins with, or some that are assigned while
+// it runs. It belongs to one goroutine at a time: the attempt's, or one of its own until it reports evJoined.
+type intake struct {
+	a      *attempt
+	ctx    context.Context
+	cancel context.CancelFunc
+	since  map[element.TopicPartition]uint64 // the partitions and their ownership epochs
+
+	facts  []snapshot.TaskFacts                // what the group had committed
+	starts map[element.TaskID]element.Position // of tasks without a committed offset
+	lastID element.CheckpointID                // highest id in any handle seen
+	tasks  []*owned                            // what comes of it, in the order of their ids
+}
+
+func (a *attempt) newIntake(since map[element.TopicPartition]uint64) *intake {
+	ctx, cancel := context.WithCancel(a.ctx)
+	return &intake{a: a, ctx: ctx, cancel: cancel, since: since}
+}
+
+// partitions lists what is taken in, sorted.
+func (in *intake) partitions() []element.TopicPartition {
+	return slices.SortedFunc(maps.Keys(in.since), element.TopicPartition.Compare)
+}
+
+// resolve reads what the group has committed and decides how every task starts.
+func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
+	a := in.a
+	if err := in.readFacts(); err != nil {
+		return nil, err
+	}
+	input := snapshot.ResolveInput{
+		Application: a.r.cfg.Application,
+		ClusterID:   a.r.cfg.ClusterID,
+		StoreID:     a.r.ports.Checkpoints.StoreID(),
+		Tasks:       in.facts,
+		States:      map[string][]snapshot.StateInfo{},
+	}
+	for _, s := range a.r.plan.States {
+		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})
+	}
+	in.lastID = snapshot.NextID(in.facts) - 1
+	if a.r.cfg.RecoverFromStore {
+		return in.resolveOrRecover(input)
+	}
+	var err error
+	if input.Roots, err = a.r.ports.Checkpoints.LoadRoots(in.ctx, snapshot.NamedRoots(in.facts)); err != nil {
+		return nil, fmt.Errorf("read the committed roots: %w", err)
+	}
+	if input.Listing, err = a.r.ports.Checkpoints.CommittedAfter(in.ctx, snapshot.OldestID(in.facts)); err != nil {
+		return nil, fmt.Errorf("look for newer checkpoints: %w", err)
+	}
+	if snapshot.NeedsStored(in.facts) {
+		if input.Stored, err = a.r.ports.Checkpoints.Stored(in.ctx); err != nil {
+			return nil, fmt.Errorf("look for older checkpoints: %w", err)
+		}
+	}
+	decisions, err := snapshot.Resolve(input)
+	if err != nil {
+		return nil, in.stillRefused(err)
+	}
+	return decisions, nil
+}
+
+// stillRefused looks at the offsets again before a refusal ends the process. A process that was frozen, and whose place was
+// taken meanwhile, may have read the offsets before its successor committed and the checkpoint directory after that:
+// what it sees does not fit together, and the advice of the refusal, to put offsets back, would do harm.
+func (in *intake) stillRefused(refused error) error {
+	stable, err := in.a.r.ports.Offsets.Stable(in.ctx, in.partitions())
+	if err != nil {
+		return fmt.Errorf("read the committed offsets again: %w", err)
+	}
+	for _, f := range in.facts {
+		for _, i := range f.Inputs {
+			if c := stable[i.TopicPartition]; c.Found != i.Found || c.Offset != i.Offset || c.Metadata != i.Metadata {
+				return fault.New(fault.Rejoin, fault.Failed, "another process committed %s while this one read the offsets", i.TopicPartition)
+			}
+		}
+	}
+	return refused
+}
+
+// readFacts collects the tasks and what the cluster knows of their inputs.
+func (in *intake) readFacts() error {
+	a := in.a
+	var names []string
+	source := map[string]string{} // by topic
+	for _, s := range a.r.plan.Sources {
+		names = append(names, s.Topic)
+		source[s.Topic] = s.Name
+	}
+	topics, err := a.r.ports.Offsets.Topics(in.ctx, names)
+	if err != nil {
+		return err
+	}
+	tps := in.partitions()
+	stable, err := a.r.ports.Offsets.Stable(in.ctx, tps)
+	if err != nil {
+		return fmt.Errorf("read the committed offsets: %w", err)
+	}
+	for _, tp := range tps {
+		src, ok := source[tp.Topic]
+		if !ok {
+			return fmt.Errorf("the group assigned %s, which no source reads", tp)
+		}
+		c := stable[tp]
+		in.facts = append(in.facts, snapshot.TaskFacts{Task: element.TaskID{Source: src, Partition: tp.Partition}, Inputs: []snapshot.InputFacts{{
+			TopicPartition: tp, TopicID: topics[tp.Topic].ID, Partitions: topics[tp.Topic].Partitions,
+			Found: c.Found, Offset: c.Offset, Metadata: c.Metadata,
+		}}})
+	}
+	return in.freshPositions(topics)
+}
+
+// freshPositions resolves where partitions without a committed offset start. The source says it, but for partitions that
+// were added to the topic since the application began to read it: such a one starts at its beginning, or what was written
+// to it before anybody knew of it would be lost. How many there were in the beginning stands in the handles of the
+// source's other partitions, whoever owns them: a handle keeps the count of its task's first checkpoint.
+func (in *intake) freshPositions(topics map[string]Topic) error {
+	a := in.a
+	in.starts = map[element.TaskID]element.Position{}
+	for _, src := range a.r.plan.Sources {
+		var missing []element.TopicPartition
+		for _, f := range in.facts {
+			if f.Task.Source == src.Name && !f.Inputs[0].Found {
+				missing = append(missing, f.Inputs[0].TopicPartition)
+			}
+		}
+		if len(missing) == 0 {
+			continue
+		}
+		first, err := in.firstCount(src.Topic, topics[src.Topic].Partitions)
+		if err != nil {
+			return err
+		}
+		byStart := map[bool][]element.TopicPartition{}
+		for _, tp := range missing {
+			added := tp.Partition >= first
+			byStart[added] = append(byStart[added], tp)
+		}
+		for added, tps := range byStart {
+			start := src.Start
+			if added {
+				start = topology.Earliest()
+			}
+			offsets, err := a.r.ports.Offsets.Start(in.ctx, start, tps)
+			if err != nil {
+				return fmt.Errorf("start position of source %s: %w", src.Name, err)
+			}
+			for _, tp := range tps {
+				in.starts[element.TaskID{Source: src.Name, Partition: tp.Partition}] = element.Position{
+					TopicPartition: tp, TopicID: topics[tp.Topic].ID, PartitionCount: topics[tp.Topic].Partitions, Offset: offsets[tp], LeaderEpoch: -1,
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// firstCount is the number of partitions that a topic had when the application began to read it; now it has count.
+func (in *intake) firstCount(topic string, count int32) (int32, error) {
+	first := count
+	look := func(found bool, metadata string) {
+		if h, err := snapshot.ParseHandle(metadata); found && err == nil {
+			first = min(first, h.PartitionCount)
+		}
+	}
+	known := map[int32]bool{}
+	for _, f := range in.facts {
+		if i := &f.Inputs[0]; i.Topic == topic {
+			known[i.Partition] = true
+			look(i.Found, i.Metadata)
+		}
+	}
+	var others []element.TopicPartition
+	for p := range count {
+		if !known[p] {
+			others = append(others, element.TopicPartition{Topic: topic, Partition: p})
+		}
+	}
+	if len(others) == 0 {
+		return first, nil
+	}
+	committed, err := in.a.r.ports.Offsets.Stable(in.ctx, others)
+	if err != nil {
+		return 0, fmt.Errorf("read the committed offsets of topic %s: %w", topic, err)
+	}
+	for _, c := range committed {
+		look(c.Found, c.Metadata)
+	}
+	return first, nil
+}

@@ -1,0 +1,180 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// reconcile compares what the attempt has with what the group gives it now. What was gained is taken in beside the
+// running tasks. What is gone without having left in order ends the attempt: its output may be in the open transaction.
+func (a *attempt) reconcile() error {
+	if err := a.r.ports.Group.Err(); err != nil {
+		return err
+	}
+	cur := a.r.ports.Group.Current()
+	for _, id := range a.order {
+		t := a.tasks[id]
+		if since := cur.Since[t.position.TopicPartition]; since != t.epoch {
+			return fault.New(fault.Rejoin, fault.Failed, "the group took %s away before its last checkpoint (owned since ownership epoch %d, now %d)", t.position.TopicPartition, t.epoch, since)
+		}
+	}
+	if in := a.joining; in != nil {
+		for tp, since := range in.since {
+			if cur.Since[tp] != since {
+				in.cancel() // evJoined comes, and with it the next look
+			}
+		}
+		return nil
+	}
+	gained := map[element.TopicPartition]uint64{}
+	for _, tp := range cur.Partitions {
+		if since := cur.Since[tp]; a.byTP[tp] == (element.TaskID{}) && a.left[tp] != since {
+			gained[tp] = since
+		}
+	}
+	switch {
+	case len(gained) > 0 && a.stop.Err() == nil:
+		a.join(gained)
+	case len(cur.Partitions) == 0 && len(a.order) == 0:
+		return errStandBy
+	}
+	return nil
+}
+
+// join takes partitions in, in the background: the tasks that run go on.
+func (a *attempt) join(since map[element.TopicPartition]uint64) {
+	in := a.newIntake(since)
+	a.joining = in
+	a.spawn(func() {
+		err := in.prepare()
+		a.joined <- in // capacity 1, and there is one at a time: tearDown finds it there
+		a.report(event{kind: evJoined, err: err})
+	})
+}
+
+// prepare does for partitions that come later what an attempt does for its first ones, up to the commit of checkpoint 0:
+// that of these partitions is the next checkpoint. The own transactional ids are in use and stay as they are.
+func (in *intake) prepare() error {
+	// The last owner may have died with a transaction open, and the stable read would wait for the broker to end it.
+	in.a.r.ports.Committer.FenceGone(in.ctx)
+	decisions, err := in.resolve()
+	if err != nil {
+		return err
+	}
+	return in.build(decisions)
+}
+
+// onJoined makes the tasks of an intake part of the attempt.
+func (a *attempt) onJoined(err error) ([]checkpoint.Action, error) {
+	in := <-a.joined
+	a.joining = nil
+	defer in.cancel()
+	cur := a.r.ports.Group.Current()
+	for tp, since := range in.since {
+		if cur.Since[tp] != since || a.stop.Err() != nil {
+			in.close() // given and taken away again, or too late: whatever came of it is of no use, not even the error
+			return nil, a.reconcile()
+		}
+	}
+	if err != nil {
+		in.close()
+		return nil, fmt.Errorf("take in %d partitions: %w", len(in.since), err)
+	}
+	var actions []checkpoint.Action
+	early := false
+	for _, t := range in.tasks {
+		a.lastID = max(a.lastID, in.lastID)
+		actions = append(actions, a.co.Raise(a.now(), in.lastID)...)
+		a.admit(t)
+		// What a task emits while a checkpoint is in flight that does not cover it belongs to the next one: it has passed
+		// that barrier, so to speak.
+		if a.pending != nil {
+			t.out.Barrier(a.pending.name.ID)
+		}
+		actions = append(actions, a.co.AddTask(a.now(), t.id)...)
+		if t.fresh {
+			// No record of it is processed before its start position is committed, and that comes with the next checkpoint.
+			early = true
+			actions = append(actions, a.co.Moved(a.now(), t.id)...)
+		}
+		a.startTask(t)
+		if !t.fresh {
+			if err := a.feedTask(t); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if early {
+		actions = append(actions, a.co.RequestCheckpoint(a.now(), checkpoint.Early)...)
+	}
+	a.tellJoined(in)
+	return actions, a.reconcile()
+}
+
+// tellJoined tells listener and local copy what was taken in.
+func (a *attempt) tellJoined(in *intake) {
+	if a.r.lis.Joined != nil {
+		a.r.lis.Joined(in.partitions())
+	}
+	a.tellLocal(in.tasks)
+}
+
+// tellLocal tells the local copy what is committed of tasks.
+func (a *attempt) tellLocal(tasks []*owned) {
+	if a.r.ports.Local == nil {
+		return
+	}
+	committed := map[snapshot.RootRef][]snapshot.TaskEntry{}
+	for _, t := range tasks {
+		if t.root != nil {
+			committed[*t.root] = append(committed[*t.root], t.committed)
+		}
+	}
+	for root, entries := range committed {
+		a.r.ports.Local.Committed(root, entries)
+	}
+}
+
+// admit enters a task into the attempt.
+func (a *attempt) admit(t *owned) {
+	a.tasks[t.id] = t
+	a.byTP[t.position.TopicPartition] = t.id
+	i, _ := slices.BinarySearchFunc(a.order, t.id, element.TaskID.Compare)
+	a.order = slices.Insert(a.order, i, t.id)
+	t.out = a.sink.Writer(t.id)
+	if t.root != nil && (a.last == nil || a.last.Name.ID < t.root.Name.ID) {
+		a.last = t.root
+	}
+	a.share()
+}
+
+// share gives every task its part of the limit of uncommitted state.
+func (a *attempt) share() {
+	for _, t := range a.tasks {
+		t.limit.Store(max(1, a.r.cfg.UncommittedLimit/int64(len(a.tasks))))
+	}
+}
+
+// feedTask lets records come to a task.
+func (a *attempt) feedTask(t *owned) error {
+	a.feed.add(t.position.TopicPartition, t.inbox)
+	t.fed = true
+	return a.source.Add(t.position)
+}
+
+// begin lets records come to the tasks whose start position has been committed by checkpoint p.
+func (a *attempt) begin(p *pending) error {
+	for id := range p.acks {
+		if t := a.tasks[id]; !t.fed && !t.halted {
+			if err := a.feedTask(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+)
+
+// revocation is the group's wish to take partitions away, which waits for their tasks to leave.
+type revocation struct {
+	gone  []element.TopicPartition
+	done  chan struct{}           // closed when all have left
+	halts map[element.TaskID]bool // tasks that have not halted yet
+	tasks map[element.TaskID]bool // tasks that have not left yet
+}
+
+// Revoke takes the last checkpoint of partitions that the group is about to give to another member: their tasks stop,
+// what they have done is committed, and what lies behind the last barrier is dropped. It returns when they have left, when
+// no attempt runs that could have work of them, or when ctx ends: then the loss shows in Group.Current and ends the attempt.
+// Tasks of other partitions go on all the time. It may be called from any goroutine.
+func (r *Runner) Revoke(ctx context.Context, gone []element.TopicPartition) {
+	a := r.running.Load()
+	if a == nil {
+		return
+	}
+	rev := &revocation{gone: gone, done: make(chan struct{})}
+	select {
+	case a.events <- event{kind: evRevoke, revoke: rev}:
+	case <-a.ctx.Done():
+		return
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-rev.done:
+	case <-a.ctx.Done():
+	case <-ctx.Done():
+	}
+}
+
+// onRevoke halts the tasks concerned. They go on taking barriers, and leave when the coordinator says so.
+func (a *attempt) onRevoke(rev *revocation) {
+	rev.halts, rev.tasks = map[element.TaskID]bool{}, map[element.TaskID]bool{}
+	for _, tp := range rev.gone {
+		if a.joining != nil && a.joining.since[tp] != 0 {
+			a.joining.cancel()
+		}
+		if id := a.byTP[tp]; id != (element.TaskID{}) {
+			t := a.tasks[id]
+			t.halted = true
+			rev.halts[id], rev.tasks[id] = true, true
+			t.inbox.halt()
+			a.feed.tookOne() // the source may wait for room in it
+		}
+	}
+	if len(rev.tasks) == 0 {
+		close(rev.done)
+		return
+	}
+	a.revocations = append(a.revocations, rev)
+}
+
+// onHalted notes that a task takes no records any more. What it reported before is known by now, also that it has moved:
+// its reports come in order.
+func (a *attempt) onHalted(id element.TaskID) []checkpoint.Action {
+	for _, rev := range a.revocations {
+		if !rev.halts[id] {
+			continue
+		}
+		delete(rev.halts, id)
+		if len(rev.halts) == 0 {
+			leaving := make([]element.TaskID, 0, len(rev.tasks))
+			for id := range rev.tasks {
+				leaving = append(leaving, id)
+			}
+			return a.co.Leave(a.now(), leaving)
+		}
+	}
+	return nil
+}
+
+// dropLeaving drops what tasks that leave with a completed checkpoint hold back behind its barrier. Their position is the
+// barrier's, so the next owner makes it again; released, it would be there twice.
+func (a *attempt) dropLeaving(p *pending) {
+	for id := range p.acks {
+		if t := a.tasks[id]; t.halted && a.allHalted(id) {
+			a.sink.Drop(id)
+		}
+	}
+}
+
+// allHalted reports that the coordinator was told to let a task leave. Before, its output goes on as that of any other:
+// it is covered by the checkpoint that it leaves with.
+func (a *attempt) allHalted(id element.TaskID) bool {
+	for _, rev := range a.revocations {
+		if rev.tasks[id] {
+			return len(rev.halts) == 0
+		}
+	}
+	return false
+}
+
+// onLeft removes tasks and tells those who wait for it.
+func (a *attempt) onLeft(ids []element.TaskID) {
+	var gone []element.TopicPartition
+	for _, id := range ids {
+		gone = append(gone, a.detach(id))
+	}
+	if len(a.tasks) > 0 {
+		a.share()
+	}
+	if a.r.lis.Left != nil {
+		a.r.lis.Left(gone)
+	}
+	a.revocations = slices.DeleteFunc(a.revocations, func(rev *revocation) bool {
+		for _, id := range ids {
+			delete(rev.tasks, id)
+		}
+		if len(rev.tasks) > 0 {
+			return false
+		}
+		close(rev.done)
+		return true
+	})
+}
+
+// detach ends a task. Its goroutine closes its operators.
+func (a *attempt) detach(id element.TaskID) element.TopicPartition {
+	t := a.tasks[id]
+	tp := t.position.TopicPartition
+	delete(a.tasks, id)
+	delete(a.byTP, tp)
+	a.order = slices.DeleteFunc(a.order, func(o element.TaskID) bool { return o == id })
+	a.left[tp] = t.epoch
+	a.sink.Drop(id)
+	a.feed.remove(tp)
+	if t.fed {
+		a.source.Remove(tp)
+	}
+	a.forgetMerged(id)
+	if a.r.ports.Local != nil {
+		a.r.ports.Local.Left(id)
+	}
+	t.gone.Store(true)
+	t.quit()
+	return tp
+}
