@@ -1,58 +1,77 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/failpoint"
 )
 
-// CleanReport says what Clean did.
+// CleanReport says what Clean or CleanGone did.
 type CleanReport struct {
-	Retained     []element.CheckpointName // checkpoints of this instance that are kept as committed, newest first
+	Retained     []element.CheckpointName // Clean: checkpoints of this instance that are kept as committed, newest first
+	Gone         []string                 // CleanGone: instances whose directory is empty now and removed
 	Deleted      int                      // files
 	DeletedBytes int64
-	KeptBytes    int64 // of this instance's files
+	KeptBytes    int64 // of the files that were judged: this instance's, or those of the instances that are gone
 }
 
-// Clean deletes what nothing needs of this instance's files. Kept are: the NumRetained newest committed checkpoints;
-// everything newer than the newest committed one; older ones that hold a task for which no newer committed root of
-// any instance exists (it moved, and its new owner has not committed yet); everything that those roots, the roots of
-// other instances (a partition that moved takes its chain along) and the roots in committed name; merged runs
-// that no committed root names yet; and the files of a successor, if this process was replaced and goes on for a while.
+// Clean deletes what nothing needs of this instance's files. Kept are, of every task, the NumRetained newest committed
+// checkpoints of all instances; those that hold a task of which no newer one is known to be committed (it moved, and its
+// new owner has not committed yet); everything newer than the newest that this process committed, and that one itself;
+// everything that those roots, the roots of other instances (a partition that moved takes its chain along) and the roots
+// in committed name; merged runs that no committed root names yet; and the files of a successor, if this process was
+// replaced and goes on for a while.
+//
+// Ids are compared within the history of one task, where they grow whichever instance it lives on, and within what this
+// process wrote. Others mean nothing to each other: an instance that starts again with other tasks may begin far below
+// where it was.
 //
 // committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this
 // instance count as committed without a marker. They must have been read before the call. When a root or a marker
 // cannot be read nothing is deleted and the error says which. Files that are not ours are not touched. What is left
 // of interrupted writes goes too.
+//
+// Why it is safe while tasks move between the others: see collect.
 func (r *Repository) Clean(ctx context.Context, committed []RootRef) (CleanReport, error) {
-	inv, err := r.inventory(ctx) // before any root is read: what appears later is not judged
+	c, err := r.newCleaner(ctx)
 	if err != nil {
 		return CleanReport{}, err
 	}
-	c := &cleaner{r: r, ctx: ctx, inv: inv, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{}}
-	if err := c.read(committed); err != nil {
+	c.own = r.dir
+	if err = c.collect(committed); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	c.judgeRoots()
+	c.judgeCommitted()
+	c.judgeOwn()
 	c.settleMerged()
-	return r.deleteAll(ctx, c.judgeFiles())
+	rep, err := r.deleteAll(ctx, c.judgeFiles())
+	if err != nil {
+		return rep, err
+	}
+	_, err = r.st.Sweep(ctx, r.dir+"/") // of writes whose own cleaning up failed
+	return rep, err
 }
 
 // cleaner decides completely before the first deletion.
 type cleaner struct {
 	r         *Repository
 	ctx       context.Context
-	inv       *inventory
-	roots     map[string]cleanRoot // all of the application, by path
+	own       string               // Clean: the directory that nobody else removes roots of
+	first     *inventory           // what may be deleted is in it
+	roots     map[string]cleanRoot // all that were read, by path
 	committed map[string]bool      // paths of roots
 	needed    map[string]bool      // files
 
-	newest element.CheckpointID // this instance's newest committed
+	// ids of the committed roots of each task, of all instances, newest first
+	ids    map[element.TaskID][]element.CheckpointID
+	newest element.CheckpointID // that this process committed
 	report CleanReport
 }
 
@@ -61,79 +80,13 @@ type cleanRoot struct {
 	root *Root
 }
 
-// read reads all roots and finds out which are committed: marked, named by a handle, or named as predecessor by one
-// that is.
-func (c *cleaner) read(handles []RootRef) error {
-	for i := range handles {
-		if err := c.load(handles[i].Path, &handles[i]); err != nil {
-			return err
-		}
-		c.committed[handles[i].Path] = true
-		c.need(handles[i].Path)
-	}
-	for _, in := range c.inv.instances {
-		for _, p := range in.roots {
-			if err := c.readOne(p); err != nil {
-				if in.dir != c.r.dir && errors.Is(err, fs.ErrNotExist) && !c.committed[p.String()] {
-					delete(c.roots, p.String())
-					continue // its own cleaner was faster
-				}
-				return err
-			}
-		}
-	}
-	for path := range c.roots {
-		for c.committed[path] {
-			pred := c.roots[path].root.Predecessor
-			if pred == nil || c.committed[pred.Path] || c.roots[pred.Path].root == nil {
-				break
-			}
-			path = pred.Path
-			c.committed[path] = true
-		}
-	}
-	return nil
-}
-
-// readOne reads a root and, when it has one, its marker.
-func (c *cleaner) readOne(p filePath) error {
-	path := p.String()
-	if !c.inv.marked[path] {
-		return c.load(path, nil)
-	}
-	ref, err := c.r.readMarker(c.ctx, p)
-	if err != nil {
-		return err
-	}
-	if err := c.load(path, &ref); err != nil {
-		return err
-	}
-	c.committed[path] = true
-	return nil
-}
-
-// load reads a root, once: a name never changes its content. want is what it must be, nil when that is not known.
-func (c *cleaner) load(path string, want *RootRef) error {
-	if have, ok := c.roots[path]; ok && (want == nil || have.ref == *want) {
-		return nil
-	}
-	c.r.mu.Lock()
-	have, ok := c.r.parsed[path]
-	c.r.mu.Unlock()
-	if !ok || (want != nil && have.ref != *want) {
-		var err error
-		if want != nil {
-			have.ref = *want
-			have.root, err = c.r.ReadRoot(c.ctx, *want)
-		} else {
-			have.root, have.ref, err = c.r.loadRoot(c.ctx, path)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	c.roots[path] = have
-	return nil
+// newCleaner lists, before any root is read: what appears later is not judged.
+func (r *Repository) newCleaner(ctx context.Context) (*cleaner, error) {
+	inv, err := r.inventory(ctx)
+	return &cleaner{
+		r: r, ctx: ctx, first: inv, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{},
+		ids: map[element.TaskID][]element.CheckpointID{},
+	}, err
 }
 
 // need keeps a root and all that it names.
@@ -146,49 +99,80 @@ func (c *cleaner) need(path string) {
 	}
 }
 
-// judgeRoots marks the files that are needed.
-func (c *cleaner) judgeRoots() {
-	last := map[element.TaskID]element.CheckpointID{} // newest committed root of a task, of all instances
+// judgeCommitted finds the committed roots that have no marker, and notes the committed ids of every task.
+func (c *cleaner) judgeCommitted() {
+	for path := range c.roots {
+		for c.committed[path] {
+			pred := c.roots[path].root.Predecessor
+			if pred == nil || c.committed[pred.Path] || c.roots[pred.Path].root == nil {
+				break
+			}
+			path = pred.Path
+			c.committed[path] = true
+		}
+	}
 	for path := range c.committed {
 		r := c.roots[path]
 		for i := range r.root.Tasks {
 			id := r.root.Tasks[i].Task
-			last[id] = max(last[id], r.ref.Name.ID)
+			c.ids[id] = append(c.ids[id], r.ref.Name.ID)
 		}
-		if parseFilePath(path).dir == c.r.dir {
+		if parseFilePath(path).dir == c.r.dir && c.r.writes(r.ref.Name) {
 			c.newest = max(c.newest, r.ref.Name.ID)
 		}
 	}
-	for _, in := range c.inv.instances {
-		kept := 0
+	for _, ids := range c.ids {
+		slices.SortFunc(ids, func(a, b element.CheckpointID) int { return cmp.Compare(b, a) })
+	}
+}
+
+// judgeOwn marks the files that are needed.
+func (c *cleaner) judgeOwn() {
+	mine := map[string]bool{} // of the first listing
+	for _, in := range c.first.instances {
+		if in.dir != c.r.dir {
+			continue
+		}
 		for _, p := range in.roots { // newest first
 			path := p.String()
-			switch {
-			case c.roots[path].root == nil:
-			case in.dir != c.r.dir:
-				c.need(path) // the other instance decides what of it goes
-			case c.committed[path] && kept < c.r.retain:
-				kept++
+			mine[path] = true
+			switch retained := c.retained(path); {
+			case retained:
 				c.report.Retained = append(c.report.Retained, p.name)
 				c.need(path)
-			case p.name.ID > c.newest, c.isLast(path, last):
+			case c.r.writes(p.name) && p.name.ID >= c.newest, !c.r.owns(p.name), c.unsettled(path):
 				c.need(path)
 			}
 		}
 	}
-}
-
-// isLast reports whether a root holds a task that no newer committed root holds. Checkpoint ids grow along a task's
-// history, wherever the task lives. A root that is not known to be committed counts too: the marker may be missing.
-func (c *cleaner) isLast(path string, last map[element.TaskID]element.CheckpointID) bool {
-	r := c.roots[path]
-	for i := range r.root.Tasks {
-		newest, ok := last[r.root.Tasks[i].Task]
-		if !ok || newest < r.ref.Name.ID || (newest == r.ref.Name.ID && c.committed[path]) {
-			return true
+	for path := range c.roots {
+		if !mine[path] {
+			c.need(path) // the other instance decides what of it goes
 		}
 	}
-	return false
+}
+
+// retained reports whether a root is one of the NumRetained newest committed ones of one of its tasks.
+func (c *cleaner) retained(path string) bool {
+	if !c.committed[path] {
+		return false
+	}
+	r := c.roots[path]
+	return slices.ContainsFunc(r.root.Tasks, func(e TaskEntry) bool {
+		ids := c.ids[e.Task]
+		return len(ids) <= c.r.retain || ids[c.r.retain-1] <= r.ref.Name.ID
+	})
+}
+
+// unsettled reports whether a root that is not known to be committed may be the newest committed one of a task: the marker
+// may be missing. A committed root of the same id or a newer one settles it: its process started from the newest
+// committed one and took an id above that.
+func (c *cleaner) unsettled(path string) bool {
+	r := c.roots[path]
+	return !c.committed[path] && slices.ContainsFunc(r.root.Tasks, func(e TaskEntry) bool {
+		ids := c.ids[e.Task]
+		return len(ids) == 0 || ids[0] < r.ref.Name.ID
+	})
 }
 
 // settleMerged protects merged runs, drops those that a committed root of ours names by now, and leaves the kept
@@ -219,64 +203,102 @@ func (c *cleaner) settleMerged() {
 	c.r.parsed = parsed
 }
 
-// judgeFiles condemns this instance's files that are neither needed nor newer than the newest committed checkpoint, nor
-// of an incarnation that came after this one: a successor's merged run is named by no root yet, and only the successor
+// judgeFiles condemns this instance's files that are neither needed nor part of what this process has in progress, nor of
+// an incarnation that came after this one: a successor's merged run is named by no root yet, and only the successor
 // knows of it.
-// Roots come first, oldest first, then markers, then data: what an interrupted Clean leaves is never a root whose runs
-// are gone, nor a marker without its root that is newer than a root.
 func (c *cleaner) judgeFiles() *cleanPlan {
-	var roots, markers, data []FileInfo
-	for _, in := range c.inv.instances {
+	plan := &cleanPlan{}
+	for _, in := range c.first.instances {
 		if in.dir != c.r.dir {
 			continue
 		}
 		for _, f := range in.all {
 			p := parseFilePath(f.Name)
-			key := p
-			if p.kind == markerFile { // lives as long as its root
-				key.kind = rootFile
-			}
-			if c.needed[key.String()] || p.name.ID > c.newest || !c.r.owns(p.name) {
+			switch {
+			case c.needed[p.rootOfMarker().String()], c.r.writes(p.name) && p.name.ID > c.newest, !c.r.owns(p.name):
 				c.report.KeptBytes += f.Length
-				continue
-			}
-			switch p.kind {
-			case rootFile:
-				roots = append(roots, f)
-			case markerFile:
-				markers = append(markers, f)
 			default:
-				data = append(data, f)
+				plan.add(p, f)
 			}
 		}
 	}
-	slices.SortFunc(roots, func(a, b FileInfo) int { return compareNames(parseFilePath(a.Name).name, parseFilePath(b.Name).name) })
-	return &cleanPlan{report: c.report, doomed: append(append(roots, markers...), data...)}
+	plan.report = c.report
+	return plan
 }
 
+// rootOfMarker gives the root beside a marker, which lives as long as that; of other files themselves.
+func (p filePath) rootOfMarker() filePath {
+	if p.kind == markerFile {
+		p.kind = rootFile
+	}
+	return p
+}
+
+// cleanPlan is what goes. Markers go first, then, when they are gone for good, the roots, and then the data: what an
+// interruption leaves is never a root whose runs are gone, nor a marker without its root, which is what a lost root looks
+// like.
 type cleanPlan struct {
-	report CleanReport
-	doomed []FileInfo
+	report               CleanReport
+	markers, roots, data []FileInfo
 }
 
+func (p *cleanPlan) add(path filePath, f FileInfo) {
+	switch path.kind {
+	case rootFile:
+		p.roots = append(p.roots, f)
+	case markerFile:
+		p.markers = append(p.markers, f)
+	default:
+		p.data = append(p.data, f)
+	}
+}
+
+// deleteAll carries a plan out, the oldest first.
 func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanReport, error) {
 	rep := plan.report
 	r.mu.Lock()
 	clear(r.files) // others may delete too: look again
 	r.mu.Unlock()
-	for _, f := range plan.doomed {
-		if err := failpoint.Err(failpoint.CleanBefore); err != nil {
-			return rep, err
+	var removed []FileInfo // perhaps not for good
+	for _, files := range [][]FileInfo{plan.markers, plan.roots, plan.data} {
+		if len(files) > 0 {
+			if err := r.syncRemovals(ctx, removed); err != nil {
+				return rep, err
+			}
+			removed = nil
 		}
-		if err := r.st.Delete(ctx, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return rep, err
-		}
-		rep.Deleted++
-		rep.DeletedBytes += f.Length
-		if err := failpoint.Err(failpoint.CleanAfter); err != nil {
-			return rep, err
+		slices.SortStableFunc(files, func(a, b FileInfo) int { return compareNames(parseFilePath(a.Name).name, parseFilePath(b.Name).name) })
+		for _, f := range files {
+			if err := failpoint.Err(failpoint.CleanBefore); err != nil {
+				return rep, err
+			}
+			if err := r.st.Delete(ctx, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return rep, err
+			}
+			removed = append(removed, f)
+			rep.Deleted++
+			rep.DeletedBytes += f.Length
+			if err := failpoint.Err(failpoint.CleanAfter); err != nil {
+				return rep, err
+			}
 		}
 	}
-	_, err := r.st.Sweep(ctx, r.dir+"/") // of writes whose own cleaning up failed
-	return rep, err
+	return rep, nil
+}
+
+// syncRemovals makes the removal of files durable.
+func (r *Repository) syncRemovals(ctx context.Context, files []FileInfo) error {
+	st, ok := r.st.(Directories)
+	synced := map[string]bool{}
+	for _, f := range files {
+		dir := f.Name[:strings.LastIndexByte(f.Name, '/')+1]
+		if !ok || synced[dir] {
+			continue
+		}
+		synced[dir] = true
+		if err := st.SyncDir(ctx, dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -95,6 +95,11 @@ func TestCleanKeepsWhatHandlesAndOtherInstancesName(t *testing.T) {
 	onlyB := &Root{Tasks: rootA1.Tasks[1:]}
 	refB2, rootB2 := mustCheckpoint(t, b, 2, 2, &refA1, onlyB, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
 	require.NoError(t, b.MarkCommitted(ctx, refB2))
+	for id := 3; id <= 4; id++ {
+		prev := refB2
+		refB2, rootB2 = mustCheckpoint(t, b, id, 2, &prev, rootB2, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
+		require.NoError(t, b.MarkCommitted(ctx, refB2))
+	}
 	prev, root := &refA1, &Root{Tasks: rootA1.Tasks[:1]}
 	for id := 2; id <= 9; id++ {
 		ref, next := mustCheckpoint(t, a, id, 1, prev, root, map[element.TaskID]change{taskA: {"totals/acc|a": val(fmt.Sprint(id))}})
@@ -144,6 +149,14 @@ func TestCleanKeepsATaskThatItsNewOwnerHasNotCommittedYet(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, listAll(t, a), refA1.Path, "b's root is not known to be committed")
 	require.NoError(t, b.MarkCommitted(ctx, refB))
+	for id := 3; id <= 4; id++ {
+		_, err = a.Clean(ctx, nil)
+		require.NoError(t, err)
+		require.Contains(t, listAll(t, a), refA1.Path, "one of the three newest committed ones of taskB")
+		prev := refB
+		refB, rootB = mustCheckpoint(t, b, id, 2, &prev, rootB, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
+		require.NoError(t, b.MarkCommitted(ctx, refB))
+	}
 	_, err = a.Clean(ctx, nil)
 	require.NoError(t, err)
 	require.NotContains(t, listAll(t, a), refA1.Path)

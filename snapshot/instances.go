@@ -1,9 +1,6 @@
 package snapshot
 
-import (
-	"context"
-	"strings"
-)
+import "context"
 
 // Instances names the instances of the application that have left files in the directory, sorted.
 func (r *Repository) Instances(ctx context.Context) ([]string, error) {
@@ -13,7 +10,7 @@ func (r *Repository) Instances(ctx context.Context) ([]string, error) {
 	}
 	names := make([]string, 0, len(inv.instances))
 	for _, in := range inv.instances {
-		names = append(names, strings.TrimPrefix(in.dir, r.app+"/"))
+		names = append(names, r.instanceOf(in.dir))
 	}
 	return names, nil
 }

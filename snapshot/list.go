@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"github.com/millweir/millweir/element"
 )
@@ -27,21 +26,8 @@ type RootInfo struct {
 // question whether the store knows a task. Damaged roots are listed with their error, and so is a root that is gone
 // while its marker is there.
 //
-// A root that goes while it is listed, because a running service cleans, is not damage: then all is listed again.
+// A root that goes while it is listed, because a running service cleans, is not damage and is left out.
 func (r *Repository) List(ctx context.Context) ([]RootInfo, error) {
-	for try := 0; ; try++ {
-		out, err := r.list(ctx)
-		vanished := slices.ContainsFunc(out, func(i RootInfo) bool { return errors.Is(i.Err, fs.ErrNotExist) })
-		if err != nil || !vanished || try == listTries-1 {
-			return out, err
-		}
-	}
-}
-
-// listTries bounds the listings of a directory in which files vanish. What is really missing stays missing.
-const listTries = 3
-
-func (r *Repository) list(ctx context.Context) ([]RootInfo, error) {
 	inv, err := r.inventory(ctx)
 	if err != nil {
 		return nil, err
@@ -55,6 +41,9 @@ func (r *Repository) list(ctx context.Context) ([]RootInfo, error) {
 			if err != nil {
 				return nil, err
 			}
+			if errors.Is(info.Err, fs.ErrNotExist) && !r.markerStands(ctx, p) {
+				continue
+			}
 			out = append(out, info)
 		}
 	}
@@ -65,7 +54,8 @@ func (r *Repository) list(ctx context.Context) ([]RootInfo, error) {
 }
 
 // CommittedAfter gives the roots that have a marker and are newer than a checkpoint, for ResolveInput.Listing. Nothing
-// but their names is read of the others, so that it costs a start next to nothing.
+// but their names is read of the others, so that it costs a start next to nothing. Checkpoints that a running instance
+// removes meanwhile are left out: of every task in them there are newer ones.
 func (r *Repository) CommittedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
 	inv, err := r.inventory(ctx)
 	if err != nil {
@@ -81,6 +71,9 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 			if err != nil {
 				return nil, err
 			}
+			if errors.Is(info.Err, fs.ErrNotExist) && !r.markerStands(ctx, p) {
+				continue
+			}
 			info.Committed = true
 			out = append(out, info)
 		}
@@ -88,9 +81,16 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 	return out, nil
 }
 
+// markerStands tells a root that is lost from one that was removed since it was listed: cleaners remove the marker first.
+// One that cannot be opened for another reason counts as there.
+func (r *Repository) markerStands(ctx context.Context, root filePath) bool {
+	root.kind = markerFile
+	return r.exists(ctx, root.String())
+}
+
 // describe reads one root for a listing.
 func (r *Repository) describe(ctx context.Context, inv *inventory, p filePath) (RootInfo, error) {
-	info := RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: strings.TrimPrefix(p.dir, r.app+"/"), Marked: inv.marked[p.String()]}
+	info := RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: r.instanceOf(p.dir), Marked: inv.marked[p.String()]}
 	root, ref, err := r.loadRoot(ctx, p.String())
 	switch {
 	case err == nil:
@@ -122,6 +122,8 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 		case err == nil:
 			p.kind = markerFile
 			infos[i].Err = corrupt(p.name.String(), p.String(), "marker", formatf("it marks another root of that name"))
+		case errors.Is(err, fs.ErrNotExist) && !r.markerStands(ctx, p):
+			infos[i].Marked = false // a cleaner has begun to remove it
 		case errors.As(err, &bad):
 			if infos[i].Err == nil {
 				infos[i].Err = err
@@ -241,8 +243,8 @@ func (r *Repository) inventory(ctx context.Context) (*inventory, error) {
 	return inv, nil
 }
 
-// missingRoots gives the roots of an instance of which only the marker is left. Clean deletes roots before markers,
-// the oldest first: a marker that is older than all roots is what an interrupted Clean left, and says nothing.
+// missingRoots gives the roots of an instance of which only the marker is left. A marker that is older than all roots
+// says nothing: it comes back when the power fails before its removal is durable, with a Storage that cannot tell.
 func (in *instanceFiles) missingRoots() []filePath {
 	var out []filePath
 	for _, f := range in.all {

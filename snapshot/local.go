@@ -308,13 +308,13 @@ func (l *Local) walk(ctx context.Context, dir string, out *[]FileInfo) error {
 				return err
 			}
 		case e.Regular:
-			*out = append(*out, FileInfo{Name: name, Length: e.Size})
+			*out = append(*out, FileInfo{Name: name, Length: e.Size, Modified: e.Mod})
 		}
 	}
 	return nil
 }
 
-// Delete removes a file. The removal need not be durable: a file that comes back is deleted again.
+// Delete removes a file. The removal need not be durable: a file that comes back is deleted again; see SyncDir.
 func (l *Local) Delete(ctx context.Context, name string) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

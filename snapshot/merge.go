@@ -15,13 +15,15 @@ import (
 // runs win; tombstones and what they hide are dropped. The task's next root lists the result in place of entry.Runs.
 // All runs are verified before the first byte is written. Memory: one block per run.
 //
+// A name is used once for each task.
+//
 // Clean leaves the file alone until a committed root names it, the task is merged again, or Forget is called. A task
 // without runs gives the zero RunRef.
 func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, entry TaskEntry) (RunRef, error) {
 	if len(entry.Runs) == 0 {
 		return RunRef{}, nil
 	}
-	r.claim(name)
+	r.claim(name, true)
 	if !ValidName(entry.Task.Source) || entry.Task.Partition < 0 || entry.ChainEnd() > name.ID {
 		return RunRef{}, fmt.Errorf("merge %s: task %s with runs up to %d is not valid", name, entry.Task, entry.ChainEnd())
 	}

@@ -27,7 +27,7 @@ type TaskDelta struct {
 // Persist writes the deltas of all tasks into one pack file, with one fsync, and gives one reference per delta, the
 // zero RunRef for a delta without entries. When it returns nil the runs are durable. If all are empty no file is made.
 func (r *Repository) Persist(ctx context.Context, name element.CheckpointName, deltas []TaskDelta) ([]RunRef, error) {
-	r.claim(name)
+	r.claim(name, true)
 	refs := make([]RunRef, len(deltas))
 	any := false
 	for i := range deltas {

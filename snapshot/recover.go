@@ -15,8 +15,8 @@ type Recovery struct {
 	Reason Reason // why the tasks were refused
 	Cause  string // the first refusal's line
 	Tasks  []RecoveredTask
-	// Passed are the checkpoints that are newer than the oldest one taken and are not taken: unconfirmed or damaged,
-	// newest first.
+	// Passed are the checkpoints that hold one of the tasks, or may hold it since they cannot be read, that are newer than
+	// the one taken for it, and are not taken: unconfirmed or damaged, newest first.
 	Passed []RootInfo
 	// LastID is the highest id in the store. The ids of new checkpoints must be above it.
 	LastID element.CheckpointID
@@ -300,21 +300,20 @@ func (r *RepeatRange) reach(info *RootInfo, task element.TaskID) {
 // finish fills in what concerns all tasks.
 func (c *recovery) finish() {
 	slices.SortFunc(c.rec.Tasks, func(a, b RecoveredTask) int { return a.Task.Compare(b.Task) })
-	oldest := c.rec.Tasks[0].Root.Name
-	taken := map[string]bool{}
-	for _, t := range c.rec.Tasks {
-		taken[t.Root.Path] = true
-		if compareNames(t.Root.Name, oldest) < 0 {
-			oldest = t.Root.Name
-		}
-	}
 	for _, i := range newestFirst(c.infos) {
-		info := c.infos[i]
+		info := &c.infos[i]
 		c.rec.LastID = max(c.rec.LastID, info.Ref.Name.ID)
-		if compareNames(info.Ref.Name, oldest) > 0 && !taken[info.Ref.Path] {
-			c.rec.Passed = append(c.rec.Passed, info)
+		if c.passed(info) {
+			c.rec.Passed = append(c.rec.Passed, *info)
 		}
 	}
+}
+
+// passed reports whether a checkpoint was passed over for a task.
+func (c *recovery) passed(info *RootInfo) bool {
+	return slices.ContainsFunc(c.rec.Tasks, func(t RecoveredTask) bool {
+		return compareNames(info.Ref.Name, t.Root.Name) > 0 && (info.Root == nil || info.Root.Task(t.Task) != nil)
+	})
 }
 
 // newestFirst orders the roots of all instances; names of one age are ordered by path, so that the order is the same

@@ -45,8 +45,9 @@ type Repository struct {
 	merged map[string]string    // by task: the newest full run written here, while no committed root names it
 	parsed map[string]cleanRoot // by path: roots that Clean kept the last time
 	files  map[string]int64     // sizes of files known to be durable
-	// own: the incarnations that Clean may delete files of: those that this Repository writes for, and those that were
-	// there when it was opened. Files of any other are a successor's: this process was replaced and does not know it yet.
+	// own: the incarnations that Clean may delete files of: those that this Repository writes for (true), and those that
+	// were there when it was opened. Files of any other are a successor's: this process was replaced and does not know it
+	// yet.
 	own map[element.Incarnation]bool
 }
 
@@ -144,23 +145,10 @@ func (r *Repository) findPredecessors(ctx context.Context) error {
 	files, err := r.st.List(ctx, r.dir+"/")
 	for _, f := range files {
 		if p := parseFilePath(f.Name); p.kind != foreignFile {
-			r.claim(p.name)
+			r.claim(p.name, false)
 		}
 	}
 	return err
-}
-
-// claim notes that files of this name are ours to delete.
-func (r *Repository) claim(name element.CheckpointName) {
-	r.mu.Lock()
-	r.own[name.Incarnation] = true
-	r.mu.Unlock()
-}
-
-func (r *Repository) owns(name element.CheckpointName) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.own[name.Incarnation]
 }
 
 // StoreID is the identity of the checkpoint directory: 32 hex digits.
@@ -176,7 +164,7 @@ func (r *Repository) Close() error { return r.st.Close() }
 // wrote, are durable. Application, Instance and StoreID are set when empty and must match when not. Tasks may come in
 // any order. A run whose file is not there with its size gives a CorruptError, and no root.
 func (r *Repository) WriteRoot(ctx context.Context, root *Root) (RootRef, error) {
-	r.claim(root.Name)
+	r.claim(root.Name, true)
 	c := root.sorted()
 	for _, f := range []struct {
 		field *string
@@ -216,6 +204,9 @@ func (r *Repository) checkFiles(ctx context.Context, root *Root) error {
 		for _, ref := range root.Tasks[i].Runs {
 			r.mu.Lock()
 			size, known := r.files[ref.File]
+			if known && r.merged[root.Tasks[i].Task.String()] == ref.File {
+				known = false // no root has vouched for it: who took this instance for gone may have removed it
+			}
 			r.mu.Unlock()
 			if known && size == ref.FileSize {
 				continue

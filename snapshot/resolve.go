@@ -222,12 +222,22 @@ func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
 func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) *Refusal {
 	for _, i := range newestFirst(in.Listing) {
 		info := &in.Listing[i]
-		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && (info.Root == nil || info.Root.Task(t.Task) != nil) {
+		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && info.mayHold(t.Task, h) {
 			return refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but the store says that checkpoint %s (%s) was committed after it; "+
 				"the offsets went back, and from there outputs would repeat: put the newer offsets and their metadata back", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path)
 		}
 	}
 	return nil
+}
+
+// mayHold reports whether a checkpoint that is newer than a task's handle holds the task. One that cannot be read counts
+// only where it lies beside the one that the handle names: ids of another instance's other tasks may be far above, and a
+// damaged file of theirs must not keep this task from starting.
+func (i *RootInfo) mayHold(task element.TaskID, h Handle) bool {
+	if i.Root != nil {
+		return i.Root.Task(task) != nil
+	}
+	return h.Kind == HandleEmpty || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
 }
 
 // String lets messages name an input.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"hash/crc32"
 	"io"
+	"time"
 )
 
 // Digest is a SHA-256.
@@ -27,6 +28,9 @@ type FileInfo struct {
 	Name   string
 	Length int64  // bytes
 	CRC32C uint32 // of the whole object; set by Put only
+	// Modified is when the object was written, by the clock of whoever keeps it: a local disk's is that of this machine, a
+	// file server's its own. Set by List only; zero when that is not known.
+	Modified time.Time
 }
 
 // Storage keeps write-once objects under slash-separated names. Names are 1 to 4 elements of A-Z a-z 0-9 . _ -
@@ -53,6 +57,16 @@ type Storage interface {
 	Location() string
 	// Close releases what is held open. Objects in use stay usable.
 	Close() error
+}
+
+// Directories is what a Storage has beside its objects when their names lie in directories. Without it a removal counts
+// as durable when Delete returns, and a prefix that holds nothing is gone.
+type Directories interface {
+	// SyncDir makes the removals directly below a prefix durable. It need not be there any more.
+	SyncDir(ctx context.Context, prefix string) error
+	// Retire removes what interrupted Puts of any process left directly below a prefix before a moment, and then the
+	// directory, if nothing is in it. It reports whether the directory is gone. A Put that finds it gone makes it again.
+	Retire(ctx context.Context, prefix string, before time.Time) (bool, error)
 }
 
 // Object is an open object.

@@ -1,0 +1,261 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millweir/millweir/element"
+)
+
+// GoneInput is what CleanGone has to know of the group.
+type GoneInput struct {
+	// Live names the instances that are in the group. It is asked after the listing. This instance counts as one of them
+	// in any case.
+	Live func(ctx context.Context) ([]string, error)
+	// Committed gives the roots that the group's committed handles name, those of all partitions, read stable: no open
+	// transaction has offsets of the group in it. It is asked after Live.
+	Committed func(ctx context.Context) ([]RootRef, error)
+	// Grace is how old a file has to be of which nothing tells that it is superseded.
+	Grace time.Duration
+	// Now is compared with the time that the Storage gives a file. A clock that is ahead of the Storage's shortens Grace by
+	// the difference, one behind it lengthens it.
+	Now time.Time
+}
+
+// committedTries bounds how often Committed is asked because a root that it named was removed before it was read: its task
+// had gone on.
+const committedTries = 3
+
+// CleanGone deletes what nothing needs in the directories of instances that are neither this one nor in the group, and
+// the directories that it leaves empty. One instance of the application calls it; that another one does so too, since both
+// believe to be the one, does no harm. Nothing is deleted when a root or a marker cannot be read or is lost, or when Live
+// or Committed fail; the error says which. Files that are not ours are not touched.
+//
+// Needed is, with all that it names: what Committed names; every root of an instance that is not gone; of every task the
+// NumRetained newest committed roots of all instances. What is not needed goes
+//
+//   - at once when it is known to be superseded: a root all of whose tasks have NumRetained newer committed ones (one is
+//     enough for a root that is not known to be committed itself), and the files that only such roots name;
+//   - after Grace otherwise: a root that is not known to be committed and newer than all of a task that are, if the group
+//     knows all its tasks; the data of a checkpoint without a root; a merged run, unless the chain that it was merged from
+//     is still in use.
+//
+// Why nothing is lost that a committed handle needs, now or later. Let H be the root that the handle of a task T names
+// when Committed is asked. H and all that it names is kept. Every root that T's owner, whoever that is, commits later
+// names runs of H, runs that it has written itself since it took T over, or a merged run in place of runs of H.
+//
+//   - A new owner that is restoring from a root of the gone instance restores from H, or it has committed one since, which
+//     then is H.
+//   - What the owner writes lies in its directory. If it was in the group when Live was asked, that is not judged. If it
+//     joined later, it wrote after that, so after the listing. That holds also for a process that returns under the gone
+//     instance's name. It finds its directory again or makes it anew: only an empty one is removed.
+//   - A zombie of the gone instance, stopped before it committed a root that was listed, cannot commit it any more. If it had
+//     sent the offsets when Live was asked, they are in its transaction, and Committed waits for the end of that: either the
+//     root is H then, or it was aborted. If it had not, the broker refuses them, for it is no member. When it joins again it
+//     starts from H as everybody does. What it keeps in memory over that is merged runs; so they stay while
+//     they can still take the place of runs of T's newest committed root.
+//   - A zombie of a process that cleans up deletes by what it has decided before it was stopped. That is true for ever: of
+//     what T's later roots name, H names all that was listed. The same holds for two that clean up at once.
+//   - Recovery from the store takes the newest usable committed root of a task. As long as one of the NumRetained newest is
+//     usable it takes one of these, and none of these has ever been in a plan: there are NumRetained newer ones of what is.
+//     It never takes an unconfirmed root, but tells how far they came: those of a task of which no handle is left stay.
+//
+// Grace is for none of these. It is for what the argument leaves to others: that a broker really ends transactions, and
+// that what was written just before an instance went is there for somebody who wants to look.
+func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, error) {
+	c, err := r.newCleaner(ctx)
+	if err != nil {
+		return CleanReport{}, err
+	}
+	g := &goneCleaner{cleaner: c, in: in, superseded: map[string]bool{}, known: map[element.TaskID]bool{}}
+	if err := g.ask(); err != nil {
+		return CleanReport{}, fmt.Errorf("nothing is deleted of instances that are gone: %w", err)
+	}
+	if len(g.gone) == 0 {
+		return CleanReport{}, nil
+	}
+	c.judgeCommitted()
+	g.judgeRoots()
+	plan := g.judgeFiles()
+	rep, err := r.deleteAll(ctx, plan)
+	if err != nil {
+		return rep, err
+	}
+	return g.retire(rep)
+}
+
+// goneCleaner is a cleaner of other instances' directories.
+type goneCleaner struct {
+	*cleaner
+	in         GoneInput
+	gone       []*instanceFiles
+	known      map[element.TaskID]bool // tasks in roots that handles name
+	superseded map[string]bool         // roots, and the files that they name
+}
+
+// ask asks the group, then reads all roots. When nobody is gone it reads nothing.
+func (g *goneCleaner) ask() error {
+	others := slices.ContainsFunc(g.first.instances, func(in instanceFiles) bool { return in.dir != g.r.dir })
+	if !others {
+		return nil
+	}
+	live, err := g.in.Live(g.ctx)
+	if err != nil {
+		return fmt.Errorf("who is in the group: %w", err)
+	}
+	for i := range g.first.instances {
+		in := &g.first.instances[i]
+		if in.dir != g.r.dir && !slices.Contains(live, g.r.instanceOf(in.dir)) {
+			g.gone = append(g.gone, in)
+		}
+	}
+	if len(g.gone) == 0 {
+		return nil
+	}
+	for try := 1; ; try++ {
+		handles, err := g.in.Committed(g.ctx)
+		if err != nil {
+			return fmt.Errorf("the group's committed handles: %w", err)
+		}
+		err = g.loadHandles(handles)
+		if err != nil && (!errors.Is(err, fs.ErrNotExist) || try == committedTries) {
+			return err
+		}
+		if err == nil {
+			break
+		}
+	}
+	_, err = g.readAll(g.first)
+	return err
+}
+
+func (g *goneCleaner) loadHandles(handles []RootRef) error {
+	if err := g.loadAll(handles); err != nil {
+		return err
+	}
+	for _, h := range handles {
+		root := g.roots[h.Path].root
+		for i := range root.Tasks {
+			g.known[root.Tasks[i].Task] = true
+		}
+	}
+	return nil
+}
+
+// instanceOf gives the instance whose directory it is.
+func (r *Repository) instanceOf(dir string) string { return strings.TrimPrefix(dir, r.app+"/") }
+
+// old reports whether the grace of a file is over. One whose age is not known stays.
+func (g *goneCleaner) old(f FileInfo) bool {
+	return !f.Modified.IsZero() && f.Modified.Before(g.in.Now.Add(-g.in.Grace))
+}
+
+// judgeRoots marks what is needed and what is superseded.
+func (g *goneCleaner) judgeRoots() {
+	infos := map[string]FileInfo{} // of the roots that may go
+	for _, in := range g.gone {
+		for _, f := range in.all {
+			infos[f.Name] = f
+		}
+	}
+	for path, r := range g.roots {
+		f, mayGo := infos[path]
+		switch {
+		case !mayGo, g.needed[path], g.retained(path):
+			g.need(path)
+		case !g.unsettled(path):
+			g.superseded[path] = true
+			for _, e := range r.root.Tasks {
+				for _, run := range e.Runs {
+					g.superseded[run.File] = true
+				}
+			}
+		case !g.old(f) || slices.ContainsFunc(r.root.Tasks, func(e TaskEntry) bool { return !g.known[e.Task] }):
+			g.need(path)
+		}
+	}
+}
+
+// judgeFiles condemns.
+func (g *goneCleaner) judgeFiles() *cleanPlan {
+	plan := &cleanPlan{}
+	chains := g.chains()
+	for _, in := range g.gone {
+		for _, f := range in.all {
+			p := parseFilePath(f.Name)
+			if g.mayGo(in, p, f, chains) {
+				plan.add(p, f)
+			} else {
+				plan.report.KeptBytes += f.Length
+			}
+		}
+	}
+	return plan
+}
+
+func (g *goneCleaner) mayGo(in *instanceFiles, p filePath, f FileInfo, chains map[string][]RunRef) bool {
+	root := p
+	root.kind, root.task = rootFile, ""
+	switch {
+	case p.kind == rootFile, p.kind == markerFile && slices.Contains(in.roots, root):
+		return g.roots[root.String()].root != nil && !g.needed[root.String()]
+	case g.needed[f.Name]:
+		return false
+	case g.superseded[f.Name], p.kind == packFile && g.superseded[root.String()]:
+		return true
+	}
+	return g.old(f) && !(p.kind == fullFile && g.fits(f, chains[p.task]))
+}
+
+// fits reports whether a merged run may take the place of runs of a chain: one of them ends where it ends. One that cannot
+// be read may.
+func (g *goneCleaner) fits(f FileInfo, chain []RunRef) bool {
+	o, err := g.r.st.Open(g.ctx, f.Name)
+	if err != nil {
+		return true
+	}
+	defer o.Close()
+	return slices.ContainsFunc(chain, func(run RunRef) bool {
+		_, err := newRunReader(&ctxReader{g.ctx, io.NewSectionReader(o, 0, f.Length)}, RunRef{Length: f.Length, To: run.To, Full: true})
+		var other errFormat
+		return !errors.As(err, &other)
+	})
+}
+
+// chains gives the runs of the newest committed root of every task, by the task's name.
+func (g *goneCleaner) chains() map[string][]RunRef {
+	out := map[string][]RunRef{}
+	for path := range g.committed {
+		r := g.roots[path]
+		for i := range r.root.Tasks {
+			if e := &r.root.Tasks[i]; g.ids[e.Task][0] == r.ref.Name.ID {
+				out[e.Task.String()] = e.Runs
+			}
+		}
+	}
+	return out
+}
+
+// retire removes the directories that are empty now.
+func (g *goneCleaner) retire(rep CleanReport) (CleanReport, error) {
+	st, ok := g.r.st.(Directories)
+	if !ok {
+		return rep, nil
+	}
+	for _, in := range g.gone {
+		gone, err := st.Retire(g.ctx, in.dir+"/", g.in.Now.Add(-g.in.Grace))
+		if err != nil {
+			return rep, err
+		}
+		if gone {
+			rep.Gone = append(rep.Gone, g.r.instanceOf(in.dir))
+		}
+	}
+	return rep, nil
+}

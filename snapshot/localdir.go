@@ -1,0 +1,61 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+)
+
+var _ Directories = (*Local)(nil)
+
+// SyncDir makes the removals in a directory durable.
+func (l *Local) SyncDir(ctx context.Context, prefix string) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	dir := strings.TrimSuffix(prefix, "/")
+	if !validPath(dir) {
+		return fmt.Errorf("sync %q: %w", prefix, fs.ErrInvalid)
+	}
+	err := l.fs.SyncDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return ioFault(l.dir, "sync "+prefix, err)
+}
+
+// Retire removes old temporary files of a directory, whoever wrote them, and the directory when that leaves it empty.
+func (l *Local) Retire(ctx context.Context, prefix string, before time.Time) (bool, error) {
+	dir := strings.TrimSuffix(prefix, "/")
+	if !validPath(dir) {
+		return false, fmt.Errorf("retire %q: %w", prefix, fs.ErrInvalid)
+	}
+	entries, err := l.fs.ReadDir(dir)
+	for _, e := range entries {
+		name := path.Join(dir, e.Name)
+		if !e.Regular || !isTemp(e.Name) || l.isBusy(name) || !e.Mod.Before(before) {
+			continue
+		}
+		if err := context.Cause(ctx); err != nil {
+			return false, err
+		}
+		if err := l.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, ioFault(l.dir, "retire "+prefix, err)
+		}
+	}
+	if err == nil {
+		err = l.fs.Remove(dir)
+	}
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return true, nil
+	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, fs.ErrExist):
+		return false, nil // something else lies in it, or somebody has just written to it
+	}
+	return false, ioFault(l.dir, "retire "+prefix, err)
+}
