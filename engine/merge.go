@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
@@ -49,12 +50,20 @@ func (a *attempt) due() []snapshot.TaskEntry {
 	return due
 }
 
-// mergeAll merges chains one after the other until the time is over. It runs in the round's goroutine.
+// mergeAll merges chains one after the other until the time is over. It runs in the round's goroutine. When the attempt
+// ends, a merge may take roundTime more: else an instance whose attempts end soon after their first commit would never get
+// one done, and its chains would grow from attempt to attempt.
 func (a *attempt) mergeAll(round *mergeRound, name element.CheckpointName, due []snapshot.TaskEntry) {
-	for began := time.Now(); len(due) > 0 && time.Since(began) < roundTime && a.ctx.Err() == nil; due = due[1:] {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(a.ctx))
+	defer cancel()
+	defer context.AfterFunc(a.ctx, func() { time.AfterFunc(roundTime, cancel) })()
+	for began := time.Now(); len(due) > 0; due = due[1:] {
+		if len(round.merges) > 0 && (time.Since(began) >= roundTime || a.ctx.Err() != nil) {
+			return
+		}
 		res := &mergeResult{task: due[0].Task, runs: len(due[0].Runs)}
 		start := time.Now()
-		res.run, res.err = a.r.ports.Checkpoints.Merge(a.ctx, name, due[0])
+		res.run, res.err = a.r.ports.Checkpoints.Merge(ctx, name, due[0])
 		res.took = time.Since(start)
 		round.merges = append(round.merges, res)
 	}
