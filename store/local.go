@@ -33,6 +33,11 @@ type LocalConfig struct {
 	// CloseTimeout bounds the last flush; default 10 s.
 	CloseTimeout time.Duration
 	Logger       *slog.Logger // default slog.Default()
+	// Step, when not nil, is called by the writer between any two of its writes to the database. An error of it is
+	// taken for one of the database. It is there for fault injection.
+	Step func() error
+
+	memTable int64 // size at which Badger writes a table; memTableSize but in tests
 }
 
 func (c *LocalConfig) setDefaults() error {
@@ -45,6 +50,7 @@ func (c *LocalConfig) setDefaults() error {
 	c.MinInterval = orDefault(c.MinInterval, 10*time.Second)
 	c.DutyCycle = orDefault(c.DutyCycle, 10)
 	c.MaxPendingBytes = orDefault(c.MaxPendingBytes, 32<<20)
+	c.memTable = orDefault(c.memTable, memTableSize)
 	c.CloseTimeout = orDefault(c.CloseTimeout, 10*time.Second)
 	if c.MinFreeBytes == 0 {
 		c.MinFreeBytes = 256 << 20
@@ -99,7 +105,6 @@ type Local struct {
 	stop   context.CancelFunc
 	done   chan struct{} // closed when the writer has ended
 	freeAt func(dir string) (int64, bool)
-	step   func() error // called between any two writes to the database; nil but in tests
 }
 
 // localTask is the copy of one task. Guarded by Local.mu.

@@ -326,10 +326,10 @@ func (b *flushTask) replace(old *badger.Txn, key []byte, e Entry) (bool, error) 
 
 // moment lies between two writes to the database; err is what a failpoint there says.
 func (l *Local) moment(err error) error {
-	if err != nil || l.step == nil {
+	if err != nil || l.cfg.Step == nil {
 		return err
 	}
-	return l.step()
+	return l.cfg.Step()
 }
 
 // pause lets the rest of the process run after the writer has worked for a while, unless the flush is in a hurry.

@@ -105,7 +105,11 @@ func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
 			db = nil
 		}
 	}()
-	db, oerr := badger.OpenManaged(l.badgerOptions(filepath.Join(dir, "db")))
+	opt := l.badgerOptions(filepath.Join(dir, "db"))
+	if err := verifyTables(opt.Dir, opt); err != nil {
+		return nil, err, nil
+	}
+	db, oerr := badger.OpenManaged(opt)
 	switch {
 	case oerr == nil:
 		return db, nil, nil
@@ -126,7 +130,8 @@ func closeIf(db *badger.DB) error {
 // badgerOptions keeps the database small: one for all tasks, about 40 MB of memory.
 func (l *Local) badgerOptions(dir string) badger.Options {
 	o := badger.DefaultOptions(dir)
-	o.MemTableSize = memTableSize
+	o.MemTableSize = l.cfg.memTable
+	o.ValueThreshold = min(o.ValueThreshold, l.cfg.memTable/10) // all values lie beside their keys
 	o.NumMemtables = 2
 	o.NumLevelZeroTables = 3
 	o.NumLevelZeroTablesStall = 6
@@ -137,7 +142,7 @@ func (l *Local) badgerOptions(dir string) badger.Options {
 	o.DetectConflicts = false
 	o.MetricsEnabled = false
 	o.NumVersionsToKeep = 1
-	o.ChecksumVerificationMode = options.OnTableAndBlockRead
+	o.ChecksumVerificationMode = options.OnBlockRead // verifyTables has read them
 	o.Logger = badgerLog{l.log}
 	return o
 }
