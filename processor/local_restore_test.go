@@ -15,6 +15,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/store"
 )
 
 const setAside = "it is set aside"
@@ -168,7 +169,7 @@ func TestRestoreDoesNotTakeACopyOfAnotherLine(t *testing.T) {
 			l.stop(time.Second)
 			l.keeper, l.entries, l.root, l.id, l.inc = nil, entries, &root, id, 8
 			for i := range fork {
-				l.checkpoint(changes{task0: {put(0, "q", string(rune('0' + i)))}})
+				l.checkpoint(changes{task0: {put(0, "q", string(rune('0'+i)))}})
 			}
 			l.start()
 			_, ok := l.restore(task0)
@@ -218,6 +219,22 @@ func TestRestoreKnowsTheStatesByName(t *testing.T) {
 	require.False(t, ok)
 	require.Equal(t, 1, l.log.count("is not one of the checkpoint"))
 	l.stop(0)
+}
+
+// Entries of another partition under a task's own name, and at a version that says so.
+func TestRestoreDoesNotTakeACopyOfAnotherTask(t *testing.T) {
+	l := newLine(t)
+	l.checkpoint(changes{task0: {put(0, "a", "1")}, task1: {put(0, "b", "1")}})
+	l.start()
+	require.NoError(t, l.local.Reset(t.Context(), task1, versionOf(*l.root, l.entries[task0]), tablesOf(lineStates), func(yield func(store.Entry, error) bool) {
+		yield(store.Entry{Key: []byte("a"), Value: []byte("1")}, nil)
+	}))
+	_, ok := l.restore(task1)
+	require.False(t, ok)
+	require.Equal(t, 1, l.log.count(setAside))
+	l.announce()
+	l.settled()
+	l.stop(time.Second)
 }
 
 // A fault that is not the copy's leaves it alone: the engine meets it when it reads the files.

@@ -57,6 +57,7 @@ type line struct {
 	log    logBuffer
 	local  *store.Local
 	keeper *keeper
+	step   func() error // between two writes to the database
 
 	inc     element.Incarnation
 	id      element.CheckpointID
@@ -84,7 +85,7 @@ func newLine(t testing.TB) *line {
 func (l *line) start() {
 	var err error
 	l.local, err = store.OpenLocal(store.LocalConfig{Dirs: []string{filepath.Join(l.dir, "local")}, Cluster: "c", Application: "app",
-		MinInterval: l.pace.flush, Logger: l.log.logger()})
+		MinInterval: l.pace.flush, Logger: l.log.logger(), Step: l.step})
 	require.NoError(l.t, err)
 	l.keeper = startKeeper(l.local, l.repo, l.inc, l.log.logger(), l.pace)
 }
