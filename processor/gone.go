@@ -2,7 +2,6 @@ package processor
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/millweir/millweir/engine"
@@ -49,18 +48,17 @@ func (s *service) fenceGone(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	known = slices.DeleteFunc(known, func(name string) bool { return name == s.instance })
-	if len(known) == 0 {
-		return nil, nil
-	}
+	return s.manager.FenceGone(ctx, known, s.living)
+}
+
+// living names the instances that are in the group.
+func (s *service) living(ctx context.Context) ([]string, error) {
 	members, err := s.members(ctx)
-	if err != nil {
-		return nil, err
-	}
+	var names []string
 	for _, m := range members {
 		if m.InstanceID != nil {
-			known = slices.DeleteFunc(known, func(name string) bool { return name == *m.InstanceID })
+			names = append(names, *m.InstanceID)
 		}
 	}
-	return s.manager.FenceGone(ctx, known)
+	return names, err
 }

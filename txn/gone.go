@@ -15,19 +15,23 @@ import (
 var unfinished = []string{"Ongoing", "PrepareEpochFence"}
 
 // FenceGone ends the transactions that instances which are gone have left open, so that neither readers nor the stable
-// read of their successor wait for the timeout. It initialises their ids once, which aborts what is open. The caller says
-// who is gone: an instance that lives would be fenced, at the cost of an attempt. The ids are matched whole, never by
-// a prefix: the ids of the application a-b begin like those of the instance b of application a.
+// read of their successor wait for the timeout. It initialises their ids once, which aborts what is open. instances are
+// all that may have left something; the ids are matched whole, never by a prefix: the ids of the application a-b begin like
+// those of the instance b of application a.
+//
+// living tells which instances live, and is asked after the open transactions were listed, and only when there are any of
+// the instances. Asked before, it would miss an instance that joins in between and has begun a transaction by the time of
+// the listing: that would be fenced, at the cost of an attempt. So who is fenced had a transaction open and was gone after that.
 //
 // It gives the ids that were fenced. An error leaves the rest to the timeout; nothing depends on it but time.
-func (m *Manager) FenceGone(ctx context.Context, instances []string) ([]string, error) {
-	theirs := map[string]bool{}
+func (m *Manager) FenceGone(ctx context.Context, instances []string, living func(context.Context) ([]string, error)) ([]string, error) {
+	owner := map[string]string{} // by transactional id
 	for _, name := range instances {
 		for slot := 0; name != m.cfg.Instance && slot < maxSlots; slot++ {
-			theirs[TransactionalID(m.cfg.Application, name, slot)] = true
+			owner[TransactionalID(m.cfg.Application, name, slot)] = name
 		}
 	}
-	if len(theirs) == 0 {
+	if len(owner) == 0 {
 		return nil, nil
 	}
 	cl, err := kafka.NewClient(m.cfg.Kafka)
@@ -35,14 +39,24 @@ func (m *Manager) FenceGone(ctx context.Context, instances []string) ([]string, 
 		return nil, err
 	}
 	defer cl.Close()
-	open, err := kadm.NewClient(cl).ListTransactions(ctx, nil, unfinished)
+	listed, err := kadm.NewClient(cl).ListTransactions(ctx, nil, unfinished)
 	if err != nil {
 		return nil, kafka.Classify(err, "list the open transactions")
 	}
+	open := listed.Sorted()
+	open = slices.DeleteFunc(open, func(t kadm.ListedTransaction) bool {
+		return owner[t.TxnID] == "" || !slices.Contains(unfinished, t.State) // an old broker may ignore the filter
+	})
+	if len(open) == 0 {
+		return nil, nil
+	}
+	alive, err := living(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("see which instances live: %w", err)
+	}
 	var fenced []string
-	for _, t := range open.Sorted() {
-		// An old broker may ignore the filter.
-		if !theirs[t.TxnID] || !slices.Contains(unfinished, t.State) {
+	for _, t := range open {
+		if slices.Contains(alive, owner[t.TxnID]) {
 			continue
 		}
 		if err := m.fenceID(ctx, t.TxnID); err != nil {
