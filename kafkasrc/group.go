@@ -40,6 +40,9 @@ type GroupConfig struct {
 	RebalanceTimeout time.Duration
 	// Topics are the topics to share, at least one.
 	Topics []string
+	// CoPartitioned are groups of topics of which one member is to have the partitions of the same number. A topic in
+	// none of them is shared out by itself; in two it must not be.
+	CoPartitioned [][]string
 	// BeforeRevoke, when set, is called before partitions are given up in a rebalance, while the epoch still holds
 	// and the group waits; ctx ends after RevokeBudget. It may take a last checkpoint. It is not called when
 	// the membership is lost, nor by Leave and Close.
@@ -56,6 +59,7 @@ type Group struct {
 	log *slog.Logger
 	cl  *kgo.Client
 	own *ownership
+	bal *copartitioned
 
 	leaving   context.Context // ended first of all by Leave and Close, so that no callback waits for a checkpoint
 	leave     context.CancelFunc
@@ -79,8 +83,12 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	bal, err := newCopartitioned(cfg.Topics, cfg.CoPartitioned)
+	if err != nil {
+		return nil, fmt.Errorf("group %s: %w", cfg.Group, err)
+	}
 	g := &Group{
-		cfg: cfg, own: newOwnership(), polled: make(chan struct{}),
+		cfg: cfg, own: newOwnership(), bal: bal, polled: make(chan struct{}),
 		log: cfg.Logger.With("group", cfg.Group, "instance", cfg.InstanceID),
 	}
 	g.leaving, g.leave = context.WithCancel(context.Background())
@@ -91,7 +99,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 		kgo.ConsumerGroup(cfg.Group),
 		kgo.InstanceID(cfg.InstanceID),
 		kgo.ConsumeTopics(cfg.Topics...),
-		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.Balancers(bal),
 		kgo.SessionTimeout(cfg.SessionTimeout),
 		kgo.HeartbeatInterval(min(cfg.SessionTimeout/4, maxHeartbeat)),
 		kgo.RebalanceTimeout(cfg.RebalanceTimeout),
@@ -181,6 +189,13 @@ func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][
 	epoch, grew := g.own.assigned(added, member)
 	if grew {
 		g.log.Info("partitions assigned", "added", sortedPartitions(added), "epoch", epoch, "generation", generation)
+	}
+	if why := g.bal.rejoin(func(topic string, partition int32) bool {
+		leader, _, _ := cl.PartitionLeader(topic, partition)
+		return leader != -1 // kgo's word for one that is not in the metadata
+	}); why != "" {
+		g.log.Info("the group is balanced anew", "why", why)
+		cl.ForceRebalance()
 	}
 }
 

@@ -301,6 +301,7 @@ func TestNewPartitionsAreShared(t *testing.T) {
 	cl := client(t, k.cfg)
 	_, err := kadm.NewClient(cl).CreatePartitions(t.Context(), 1, k.in)
 	require.NoError(t, err)
+	k.waitFor(t, 3)
 	g.cl.ForceMetadataRefresh() // otherwise within a minute
 	owns(t, 3, g)
 	require.Greater(t, g.Current().Epoch, epoch)

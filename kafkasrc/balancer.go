@@ -1,0 +1,281 @@
+package kafkasrc
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/element"
+)
+
+// protocolName is what the members of a group agree on. It changes when members of different versions could not balance
+// a group together.
+const protocolName = "millweir-copartitioned"
+
+const (
+	metadataVersion  = 3 // of kmsg.ConsumerMemberMetadata: owned partitions, and the generation they are of
+	noteVersion      = 1
+	maxNote          = 1 << 20 // of what a member or the leader adds to the protocol's own fields
+	maxForcedRejoins = 3
+)
+
+// copartitioned is the balancer of the group: sticky, cooperative, and with units of several topics. A unit is partition
+// p of all topics of a co-partition group that have a partition p; a topic that is in no group is one of its own.
+//
+// It guarantees, for an assignment without moves that are still under way:
+//
+//   - Every partition of a topic that some member is interested in has exactly one owner, who is interested in all topics
+//     of its unit, and has the whole unit.
+//   - The members' totals of units are as even as the interests allow: no chain of moves leads from a member to one with
+//     at least two fewer. When all members have the same interests they differ by one at most.
+//   - Among such assignments, the sum over groups and members of the squares of what a member has of a group is least.
+//     With equal interests a member's units of one group differ from another's by one at most.
+//   - Among such assignments, as many units as possible stay where they are. So a member that joins only gets units, and
+//     no unit moves between the others; one that leaves only gives units up.
+//
+// A unit that moves is given to nobody until every other member that names a part of it as its own has given that up,
+// which it does with the answer to the round; then it joins again, and the unit moves. Without further changes the second
+// round is the last one. Who has a partition when several name it is decided by the highest generation, so a member that
+// slept through some rounds cannot take back what it had. Members of a rolling upgrade may differ in their topics and
+// co-partition groups: those that share a topic count as one group, and one that no member is interested in as a whole
+// falls apart into its topics until there is one.
+//
+// The leader tells each member which of its interests, and how many partitions of each topic, the assignment is made
+// for. A static member that restarts gets the assignment of before without a round; it sees then whether the group must
+// be balanced anew.
+type copartitioned struct {
+	together [][]string
+
+	mu        sync.Mutex
+	interests []string       // of the last join
+	made      map[string]int // partition counts that the last assignment was made for; nil when it does not say
+	outdated  string         // why that does not fit; "" when it does
+	forced    int            // rejoins since it did
+}
+
+// memberNote is what a member adds to its metadata, leaderNote what the leader adds to an assignment.
+type memberNote struct {
+	V        int        `json:"v"`
+	Together [][]string `json:"together,omitempty"`
+}
+
+type leaderNote struct {
+	V          int            `json:"v"`
+	Interests  string         `json:"interests"`
+	Partitions map[string]int `json:"partitions"`
+}
+
+// newCopartitioned checks the groups: their topics are among those to consume, and each is in one group at most.
+func newCopartitioned(topics []string, together [][]string) (*copartitioned, error) {
+	b := &copartitioned{}
+	seen := map[string]bool{}
+	for _, g := range together {
+		g = slices.Clone(g)
+		slices.Sort(g)
+		for _, t := range g {
+			if !slices.Contains(topics, t) {
+				return nil, fmt.Errorf("topic %s is to be co-partitioned and is not consumed", t)
+			}
+			if seen[t] {
+				return nil, fmt.Errorf("topic %s is named twice among the co-partitioned ones", t)
+			}
+			seen[t] = true
+		}
+		if len(g) > 1 {
+			b.together = append(b.together, g)
+		}
+	}
+	slices.SortFunc(b.together, func(x, y []string) int { return strings.Compare(x[0], y[0]) })
+	return b, nil
+}
+
+func (*copartitioned) ProtocolName() string { return protocolName }
+func (*copartitioned) IsCooperative() bool  { return true }
+
+// JoinGroupMetadata gives what the leader will know of this member. The same input gives the same bytes: the broker
+// takes other bytes for a reason to balance.
+func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][]int32, generation int32) []byte {
+	b.mu.Lock()
+	b.interests = slices.Clone(interests)
+	b.mu.Unlock()
+	meta := kmsg.NewConsumerMemberMetadata()
+	meta.Version, meta.Topics, meta.Generation = metadataVersion, interests, generation
+	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together})
+	for _, topic := range slices.Sorted(maps.Keys(owned)) {
+		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
+		part.Topic, part.Partitions = topic, owned[topic]
+		meta.OwnedPartitions = append(meta.OwnedPartitions, part)
+	}
+	return meta.AppendTo(nil)
+}
+
+// MemberBalancer is called at the leader.
+func (b *copartitioned) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.GroupMemberBalancer, map[string]struct{}, error) {
+	cb, err := kgo.NewConsumerBalancer(b, members)
+	if err != nil {
+		return nil, nil, err
+	}
+	return cb, cb.MemberTopics(), nil
+}
+
+// Balance makes the plan of one round.
+func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int32) kgo.IntoSyncAssignment {
+	var members []candidate
+	cb.EachMember(func(m *kmsg.JoinGroupResponseMember, meta *kmsg.ConsumerMemberMetadata) {
+		c := candidate{id: m.MemberID, name: m.MemberID, topics: meta.Topics, generation: meta.Generation}
+		if m.InstanceID != nil {
+			c.name = *m.InstanceID
+		}
+		var note memberNote
+		if err := readJSON(meta.UserData, &note); err != nil {
+			cb.SetError(fmt.Errorf("member %s: %w", c.name, err))
+			return
+		}
+		c.together = note.Together
+		for _, o := range meta.OwnedPartitions {
+			for _, p := range o.Partitions {
+				c.owned = append(c.owned, element.TopicPartition{Topic: o.Topic, Partition: p})
+			}
+		}
+		members = append(members, c)
+	})
+	note := leaderNote{V: noteVersion, Partitions: make(map[string]int, len(counts))}
+	for t, n := range counts {
+		note.Partitions[t] = int(n)
+	}
+	out := &assignments{note: note, to: plan(members, counts), interests: map[string]string{}}
+	for _, m := range members {
+		out.interests[m.id] = fingerprint(m.topics, m.together)
+	}
+	return out
+}
+
+// assignments is a plan on its way to the members.
+type assignments struct {
+	note      leaderNote
+	to        map[string][]element.TopicPartition
+	interests map[string]string
+}
+
+// IntoSyncAssignment encodes it, ordered by member, topic and partition.
+func (a *assignments) IntoSyncAssignment() []kmsg.SyncGroupRequestGroupAssignment {
+	var all []kmsg.SyncGroupRequestGroupAssignment
+	for _, id := range slices.Sorted(maps.Keys(a.to)) {
+		var one kmsg.ConsumerMemberAssignment
+		for _, tp := range a.to[id] { // sorted
+			if n := len(one.Topics); n == 0 || one.Topics[n-1].Topic != tp.Topic {
+				t := kmsg.NewConsumerMemberAssignmentTopic()
+				t.Topic = tp.Topic
+				one.Topics = append(one.Topics, t)
+			}
+			t := &one.Topics[len(one.Topics)-1]
+			t.Partitions = append(t.Partitions, tp.Partition)
+		}
+		note := a.note
+		note.Interests = a.interests[id]
+		one.UserData = mustJSON(note)
+		sa := kmsg.NewSyncGroupRequestGroupAssignment()
+		sa.MemberID, sa.MemberAssignment = id, one.AppendTo(nil)
+		all = append(all, sa)
+	}
+	return all
+}
+
+// ParseSyncAssignment gives what this member gets. Units with a topic that it is not interested in are left out: it has
+// restarted with other topics than the assignment was made for.
+func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int32, error) {
+	var in kmsg.ConsumerMemberAssignment
+	var note leaderNote
+	if len(assignment) > 0 { // a member that the leader does not know yet gets none
+		if err := in.ReadFrom(assignment); err != nil {
+			return nil, fmt.Errorf("assignment: %w", err)
+		}
+		if err := readJSON(in.UserData, &note); err != nil {
+			return nil, fmt.Errorf("assignment: %w", err)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.made, b.outdated = note.Partitions, ""
+	if note.V != 0 && note.Interests != fingerprint(b.interests, b.together) {
+		b.outdated = "the assignment was made for other topics of this instance"
+	}
+	out := make(map[string][]int32, len(in.Topics))
+	for _, t := range in.Topics {
+		if b.consumes(t.Topic) {
+			out[t.Topic] = append(out[t.Topic], t.Partitions...)
+		}
+	}
+	return out, nil
+}
+
+// consumes says whether this member is interested in a topic and all that go with it. It needs mu.
+func (b *copartitioned) consumes(topic string) bool {
+	wanted := []string{topic}
+	for _, g := range b.together {
+		if slices.Contains(g, topic) {
+			wanted = g
+		}
+	}
+	return interested(candidate{topics: b.interests}, wanted)
+}
+
+// rejoin says why the group must be balanced anew although nobody has come or gone, "" when it need not; exists tells
+// whether a topic has a partition. It gives up when the leader does not take it in.
+func (b *copartitioned) rejoin(exists func(topic string, partition int32) bool) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	why := b.outdated
+	for _, t := range b.interests {
+		if n, ok := b.made[t]; ok && why == "" && exists(t, int32(n)) {
+			why = fmt.Sprintf("topic %s has more than the %d partitions that the assignment was made for", t, n)
+		}
+	}
+	if why == "" {
+		b.forced = 0
+		return ""
+	}
+	if b.forced++; b.forced > maxForcedRejoins {
+		return ""
+	}
+	return why
+}
+
+// fingerprint stands for a member's interests.
+func fingerprint(topics []string, together [][]string) string {
+	topics = slices.Clone(topics)
+	slices.Sort(topics)
+	sum := sha256.Sum256(mustJSON([]any{topics, together}))
+	return hex.EncodeToString(sum[:8])
+}
+
+// mustJSON encodes what always can be.
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// readJSON decodes a note; none is one without content, as a member of another make has it.
+func readJSON(b []byte, into any) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if len(b) > maxNote {
+		return fmt.Errorf("a note of %d bytes", len(b))
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("note: %w", err)
+	}
+	return nil
+}
