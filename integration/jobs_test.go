@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -24,7 +25,7 @@ var recordsRead atomic.Int64
 
 // jobs are topologies of the Go DSL that tests start as processes.
 var jobs = map[string]func(b *topology.Builder, in, out string){
-	"totals": processTotals, "drop-all": dropAll, "set-header": setHeader,
+	"totals": processTotals, "drop-all": dropAll, "set-header": setHeader, "expand": expand,
 }
 
 // runJob is the whole life of such a process. At a graceful end it tells how many records it read.
@@ -125,4 +126,18 @@ func setHeader(b *topology.Builder, in, out string) {
 		return nil
 	})
 	topology.ToTopic(set, "out", out, serde.Bytes(), serde.Bytes())
+}
+
+// expand passes all records on, but one that says so grows to 5,000 bytes that cannot be compressed.
+func expand(b *topology.Builder, in, out string) {
+	s := topology.FromTopic(b, "in", in, serde.Bytes(), serde.Bytes())
+	grown := topology.Map(s, "grown", func(_, v []byte) []byte {
+		if string(v) != "grow" {
+			return v
+		}
+		big := make([]byte, 5000)
+		_, _ = rand.NewChaCha8([32]byte{7}).Read(big) // never fails
+		return big
+	})
+	topology.ToTopic(grown, "out", out, serde.Bytes(), serde.Bytes())
 }

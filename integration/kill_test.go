@@ -217,6 +217,20 @@ func (s *site) open() (found []string) {
 	return found
 }
 
+// ongoing gives the id of an open transaction of an instance, "" for any; it is empty when there is none.
+func (s *site) ongoing(instance string) string {
+	prefix := s.app + "-"
+	if instance != "" {
+		prefix += instance + "-"
+	}
+	for _, o := range s.open() {
+		if id, found := strings.CutSuffix(o, " Ongoing"); found && strings.HasPrefix(id, prefix) {
+			return id
+		}
+	}
+	return ""
+}
+
 // nothingOpen waits until no transaction is open. job, which may be nil, must run meanwhile.
 func (s *site) nothingOpen(job *process, until time.Time) {
 	s.t.Helper()

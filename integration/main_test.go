@@ -38,16 +38,22 @@ var shared suite
 type suite struct {
 	binary builder // as it is shipped
 	armed  builder // with failpoints
-	kafka  struct {
-		once   sync.Once
-		broker *kafkatest.Broker
-		err    error
-	}
+	kafka  starter
+	harsh  starter // forgets soon
+}
+
+// starter starts a real Kafka once.
+type starter struct {
+	once   sync.Once
+	broker *kafkatest.Broker
+	err    error
 }
 
 func (s *suite) close() {
-	if s.kafka.broker != nil {
-		s.kafka.broker.Close()
+	for _, k := range []*starter{&s.kafka, &s.harsh} {
+		if k.broker != nil {
+			k.broker.Close()
+		}
 	}
 	for _, b := range []*builder{&s.binary, &s.armed} {
 		if b.dir != "" {
@@ -93,22 +99,46 @@ func armedBinary(t *testing.T) string {
 	return filepath.Join(b.dir, "processor")
 }
 
-// realBrokers gives the real Kafka of this run, and skips where none is wanted. Where one is wanted and does not come up
-// the test fails.
-func realBrokers(t *testing.T) []string {
+// run gives the brokers, started with properties unless they run. Where a real Kafka is wanted and does not come up the
+// test fails.
+func (k *starter) run(t *testing.T, properties map[string]string) []string {
 	t.Helper()
-	needReal(t)
-	k := &shared.kafka
 	k.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
-		k.broker, k.err = kafkatest.Run(ctx, kafkatest.Options{Log: t.Logf, Properties: map[string]string{
-			"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "200",
-		}})
+		k.broker, k.err = kafkatest.Run(ctx, kafkatest.Options{Log: t.Logf, Properties: properties})
 		if k.err == nil { // a named cluster may not be there at all
 			_, k.err = kafka.Probe(ctx, kafka.Config{Brokers: strings.Split(k.broker.Addr, ","), Logger: slog.New(slog.DiscardHandler)}, kafka.Need{})
 		}
 	})
 	require.NoError(t, k.err, "a real Kafka was asked for")
 	return strings.Split(k.broker.Addr, ",")
+}
+
+// realBrokers gives the real Kafka of this run, and skips where none is wanted.
+func realBrokers(t *testing.T) []string {
+	t.Helper()
+	needReal(t)
+	return shared.kafka.run(t, map[string]string{
+		"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "200",
+		"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+	})
+}
+
+// harshBrokers gives a real Kafka that bears nothing for long: transactions of at most ten seconds, and ids that are
+// forgotten after five.
+func harshBrokers(t *testing.T) []string {
+	t.Helper()
+	needReal(t)
+	if os.Getenv("KAFKA_BROKERS") != "" {
+		t.Skip("the settings of a foreign cluster are its own")
+	}
+	return shared.harsh.run(t, map[string]string{
+		"group.min.session.timeout.ms":                               "1000",
+		"transaction.max.timeout.ms":                                 "10000",
+		"transactional.id.expiration.ms":                             "5000",
+		"transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+		"producer.id.expiration.ms":                                  "5000",
+		"producer.id.expiration.check.interval.ms":                   "500",
+	})
 }

@@ -77,14 +77,6 @@ func TestRefusedOldBroker(t *testing.T) {
 	s.goesOn(file)
 }
 
-func TestRefusedTransactionTimeout(t *testing.T) {
-	s := fakeSite(t, 1, kfake.BrokerConfigs(map[string]string{"transaction.max.timeout.ms": "11000"}))
-	s.orders(0, 100, 10)
-	file := s.file(totals)
-	refused(t, s.run(file), 12, "transaction timeout 12000 ms", "transaction.max.timeout.ms of 11000")
-	s.goesOn(file, "--set", "transaction.timeout=10500ms")
-}
-
 func TestRefusedCheckpointDirectory(t *testing.T) {
 	s := embeddedSite(t, 2)
 	s.orders(0, 100, 10)

@@ -68,6 +68,12 @@ func realSite(t *testing.T, parts int32) *site {
 	return newSite(t, realBrokers(t), parts)
 }
 
+// harshSite is on a real Kafka that forgets soon, or skips.
+func harshSite(t *testing.T, parts int32) *site {
+	t.Helper()
+	return newSite(t, harshBrokers(t), parts)
+}
+
 func newSite(t *testing.T, brokers []string, parts int32) *site {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

@@ -27,9 +27,7 @@ func (s *site) checkpoints() string { return filepath.Join(s.dir, "checkpoints")
 // repository opens the checkpoint directory to look only.
 func (s *site) repository() *snapshot.Repository {
 	s.t.Helper()
-	id, err := os.ReadFile(filepath.Join(s.dir, "instance-id"))
-	require.NoError(s.t, err)
-	repo, err := snapshot.OpenRepository(s.ctx, snapshot.Config{Dir: s.checkpoints(), Application: s.app, Instance: strings.TrimSpace(string(id)), ReadOnly: true})
+	repo, err := snapshot.OpenRepository(s.ctx, snapshot.Config{Dir: s.checkpoints(), Application: s.app, ReadOnly: true})
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = repo.Close() })
 	return repo

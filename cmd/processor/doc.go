@@ -10,8 +10,9 @@
 //	I3  Where a script reads the result, --output json (verify: --report json) gives one JSON document on standard output
 //	    and nothing else.
 //
-// Goroutines: one waits for signals for the life of the process.
+// Goroutines: one waits for signals for the life of the process, one in run for a graceful stop that hangs.
 //
 // Files: main.go (signals, exit), root.go (the tree of commands and what they share), and one file for each command, several
-// for checkpoints; recover.go (what a refusal says of the way back).
+// for checkpoints; recover.go (what a refusal says of the way back), ending.go (a stop that is
+// not possible in order).
 package main

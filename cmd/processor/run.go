@@ -52,8 +52,8 @@ func newRun() *cobra.Command {
 		Use:   "run FILE.yaml",
 		Short: "Run a topology until SIGTERM",
 		Long: `Run a topology. It processes until SIGINT or SIGTERM, then takes a last checkpoint and ends with exit code 0.
-Where that checkpoint is not possible, because no broker answers, a warning says so, and the next start does again what was
-not committed.
+Where that checkpoint is not possible within shutdown.timeout, because no broker answers, say, the exit code is 42, and the
+next start does again what was not committed.
 
 Settings come from the file, then from MILLWEIR_… variables, then from --set; docs/settings.md lists them.`,
 		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run orders.yaml --set checkpointing.interval=100ms",
@@ -95,10 +95,13 @@ func runFile(cmd *cobra.Command, file string, f runFlags) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	end := &ending{stop: cmd.Context()}
+	end.watch(&cfg.Listener)
+	defer end.insist(cfg.ShutdownTimeout, cmd.ErrOrStderr())()
 	if !f.embedded {
-		return processor.Run(cmd.Context(), svc.Plan, cfg)
+		return end.after(processor.Run(cmd.Context(), svc.Plan, cfg))
 	}
-	return runEmbedded(cmd.Context(), svc, cfg, f.embeddedPort, log)
+	return end.after(runEmbedded(cmd.Context(), svc, cfg, f.embeddedPort, log))
 }
 
 // runEmbedded runs the service on a broker of its own. The broker outlives the service: its last checkpoint needs it.

@@ -10,6 +10,7 @@
 //
 //	kill            SIGKILL to the own process (what happens when no action is given)
 //	pause:DURATION  the whole process is stopped as by SIGSTOP, and goes on after DURATION
+//	hang            the goroutine that came by never goes on; the process does
 //	error           the step reports an error; only where the registry says that it can
 //
 // A list that names something else ends the process at its start, with status 2. A point that acts tells so on standard

@@ -28,6 +28,7 @@ const (
 	kill kind = iota
 	pause
 	fail
+	hang
 )
 
 // action is what happens at the n-th hit of a point.
@@ -55,6 +56,11 @@ func Err(p Point) error {
 	case fail:
 		say("error at %s, hit %d", p, a.n)
 		return fmt.Errorf("failpoint %s: planted error", p)
+	case hang:
+		say("hang at %s, hit %d", p, a.n)
+		for {
+			time.Sleep(time.Hour) // an empty select would be a deadlock to the runtime where nothing else goes on
+		}
 	}
 	say("kill at %s, hit %d", p, a.n)
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail for the own process
@@ -127,12 +133,14 @@ func (a *action) parse(what string, info Info) (err error) {
 		if a.time, err = time.ParseDuration(rest); err != nil || a.time <= 0 {
 			return fmt.Errorf("%q is no time to pause", rest)
 		}
+	case what == "hang":
+		a.kind = hang
 	case what == "error" && info.Error:
 		a.kind = fail
 	case what == "error":
 		return fmt.Errorf("no error can come up at this point")
 	default:
-		return fmt.Errorf("%q is none of kill, pause:DURATION, error", what)
+		return fmt.Errorf("%q is none of kill, pause:DURATION, hang, error", what)
 	}
 	return nil
 }

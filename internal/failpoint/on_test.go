@@ -4,6 +4,7 @@ package failpoint
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -75,13 +76,26 @@ func TestActions(t *testing.T) {
 	require.True(t, ended.Signaled())
 }
 
+func TestAHangLeavesTheProcess(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), child+"=1", env+"=endtxn-before#2=hang")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	require.Error(t, cmd.Run())
+	require.Error(t, ctx.Err(), "it ends by the test's hand only")
+	require.Equal(t, "round\n", out.String())
+	require.Equal(t, "failpoint: hang at endtxn-before, hit 2\n", errs.String())
+}
+
 func TestWhatCannotBeMeantEndsTheProcess(t *testing.T) {
 	out, said, ended, _ := run(t, "nowhere-before")
 	require.Empty(t, out)
 	require.Equal(t, "failpoint: FAILPOINT: \"nowhere-before\": there is no point of that name\n", said)
 	require.Equal(t, 2, ended.ExitStatus())
 	for _, list := range []string{"endtxn-before#0", "endtxn-before#x", "endtxn-before#", "endtxn-before=error", "endtxn-before=explode",
-		"endtxn-before=pause:", "endtxn-before=pause:-1s", "endtxn-before,endtxn-before#2", ",", "#2", "=kill"} {
+		"endtxn-before=hang:1s", "endtxn-before=pause:", "endtxn-before=pause:-1s", "endtxn-before,endtxn-before#2", ",", "#2", "=kill"} {
 		_, err := arm(list)
 		require.Error(t, err, list)
 	}

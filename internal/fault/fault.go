@@ -57,6 +57,7 @@ const (
 	StateMismatch      Code = 23 // the state in the checkpoint does not fit the topology
 	BadRecord          Code = 30 // a record could not be processed and the policy is fail
 	Fenced             Code = 40 // another process uses the same instance id
+	Unfinished         Code = 42 // told to stop, and a last checkpoint was not possible
 )
 
 // Error carries a class and a code beside the message.
