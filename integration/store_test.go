@@ -3,12 +3,12 @@
 package integration
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -53,7 +53,6 @@ func (s *site) storeIsWhole() (entries int64) {
 	repo := s.repository()
 	handles := s.handles()
 	require.Len(s.t, handles, int(s.parts))
-	var newest snapshot.RootRef
 	for p, h := range handles {
 		require.Equal(s.t, snapshot.HandleCheckpoint, h.Kind)
 		root, err := repo.ReadRoot(s.ctx, h.Root)
@@ -70,30 +69,43 @@ func (s *site) storeIsWhole() (entries int64) {
 		stats, err := repo.Verify(s.ctx, *entry)
 		require.NoError(s.t, err)
 		entries += stats.FullEntries + stats.DeltaEntries
-		newest = h.Root
 	}
-	require.Empty(s.t, s.leftOver(repo, newest), "they belong to no retained checkpoint; newest %s", newest.Name)
+	require.Empty(s.t, s.leftOver(repo), "they belong to no retained checkpoint; newest %v", s.newest())
 	return entries
 }
 
-// leftOver lists the files that nothing needs, seen from the newest root.
-func (s *site) leftOver(repo *snapshot.Repository, newest snapshot.RootRef) (left []string) {
+// newest gives the roots that the committed handles name.
+func (s *site) newest() map[snapshot.RootRef]bool {
+	roots := map[snapshot.RootRef]bool{}
+	for _, h := range s.handles() {
+		if h.Kind == snapshot.HandleCheckpoint {
+			roots[h.Root] = true
+		}
+	}
+	return roots
+}
+
+// leftOver lists the files that nothing needs, seen from the newest roots.
+func (s *site) leftOver(repo *snapshot.Repository) (left []string) {
 	s.t.Helper()
-	known := map[string]bool{}
-	ref, roots := &newest, 0
-	for ; ref != nil; roots++ {
-		root, err := repo.ReadRoot(s.ctx, *ref)
-		if err != nil {
-			break // a predecessor that was cleaned away
-		}
-		known[ref.Path] = true
-		known[strings.TrimSuffix(ref.Path, ".root")+".committed"] = true
-		for _, t := range root.Tasks {
-			for _, r := range t.Runs {
-				known[r.File] = true
+	newest := s.newest()
+	known, roots := map[string]bool{}, map[string]int{} // roots by instance
+	for ref := range newest {
+		for ref := &ref; ref != nil && !known[ref.Path]; {
+			root, err := repo.ReadRoot(s.ctx, *ref)
+			if err != nil {
+				break // a predecessor that was cleaned away
 			}
+			roots[filepath.Dir(ref.Path)]++
+			known[ref.Path] = true
+			known[strings.TrimSuffix(ref.Path, ".root")+".committed"] = true
+			for _, t := range root.Tasks {
+				for _, r := range t.Runs {
+					known[r.File] = true
+				}
+			}
+			ref = root.Predecessor
 		}
-		ref = root.Predecessor
 	}
 	waiting := map[string]bool{}
 	for _, name := range s.fileNames() {
@@ -103,14 +115,20 @@ func (s *site) leftOver(repo *snapshot.Repository, newest snapshot.RootRef) (lef
 		// A merge that ended after the last root was made up is named by the next one only: of each task at most one, by
 		// the last process. It bears the name of the checkpoint after which the merging began.
 		of, task, full := fullRun(name)
-		if !full || of.Incarnation != newest.Name.Incarnation || of.ID > newest.Name.ID || waiting[task] {
+		last := false
+		for ref := range newest {
+			last = last || of.Incarnation == ref.Name.Incarnation && of.ID <= ref.Name.ID
+		}
+		if !full || !last || waiting[task] {
 			left = append(left, name)
 		}
 		waiting[task] = true
 	}
 	// The stop does not wait for the cleaning after the last checkpoint.
-	if roots > retained+1 {
-		left = append(left, newest.Path+" and "+strconv.Itoa(roots-1)+" before it")
+	for dir, n := range roots {
+		if n > retained+1 {
+			left = append(left, fmt.Sprintf("%d roots in %s", n, dir))
+		}
 	}
 	return left
 }
@@ -121,15 +139,11 @@ func (s *site) tidied(job *process) {
 	repo := s.repository()
 	var left []string
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		var newest snapshot.RootRef
-		for _, h := range s.handles() {
-			newest = h.Root
-		}
-		if left = s.leftOver(repo, newest); len(left) == 0 {
+		if left = s.leftOver(repo); len(left) == 0 {
 			return
 		}
 		require.False(s.t, job.ended())
-		require.True(s.t, time.Now().Before(end), "nothing needs %v; newest %s", left, newest.Name)
+		require.True(s.t, time.Now().Before(end), "nothing needs %v; newest %v", left, s.newest())
 	}
 }
 
