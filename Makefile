@@ -7,7 +7,7 @@ RACE := ./engine/... ./store/... ./txn/... ./kafkasrc/... ./kafkasink/... ./proc
 KAFKA_SUITES := ./internal/testbed ./internal/kafka ./kafkasrc ./kafkasink ./txn ./processor
 KAFKA_LOGS := bin/test-kafka.log
 
-.PHONY: build test test-race test-kafka planted soak lint bench demo clean
+.PHONY: build test test-race test-kafka planted synctests soak lint bench demo clean
 
 build: ## one static binary
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/processor
@@ -33,6 +33,10 @@ planted: SHELL := /bin/bash
 planted: ## which rung finds which mistake that is built in on purpose, and in how many of 500 schedules
 	SIM_RATES=1 $(GO) test -count=1 -v -timeout 20m -run 'Planted' ./internal/sim
 	set -o pipefail; $(GO) test -count=1 -v -run 'PlantedFault' ./integration 2>&1 | grep -vE '^ *time='
+
+synctests: ## the real service in bubbles of virtual time, on the embedded broker: 500 schedules for one process and for three, and the planted faults
+	$(GO) test -tags synctests -count=1 -v -run 'TestSchedules$$|TestPlanted' ./internal/synctests
+	$(GO) test -tags synctests -count=1 -v -run 'TestSchedules$$' ./internal/synctests -processes 3
 
 soak: ## a million schedules of the simulation
 	SIM_N=1000000 $(GO) test -count=1 -v -timeout 0 -run 'TestSchedules$$' ./internal/sim

@@ -46,6 +46,7 @@ var allowed = map[string][]string{
 	"internal/demo":             {"internal/fault", "internal/kafka", "internal/embedded", "internal/verify", "examples", "element", franz},
 	"internal/sabotage":         {"element", "checkpoint", "snapshot", "engine"},
 	"internal/sim":              {"element", "checkpoint", "txn", "snapshot", "internal/fault", franz},
+	"internal/synctests":        {"*"},
 	"examples":                  {},
 	"cmd/processor":             {"*"},
 	"integration":               {"*"},
