@@ -48,7 +48,7 @@ func instancesComeAndGo(s *site) {
 	second.stop()
 	first.stop()
 	s.nothingOpen(nil, time.Now().Add(2*transactionTimeout))
-	s.storeIsWhole()
+	s.handlesAreWhole()
 }
 
 func TestInstancesComeAndGo(t *testing.T) {
