@@ -80,7 +80,8 @@ type Config struct {
 	// Decorate may replace any of the engine's ports before it starts: for fault injection and tests.
 	Decorate func(*engine.Ports)
 
-	local localPace
+	local     localPace
+	goneGrace time.Duration // for tests: in place of the grace of what instances that are gone have left
 }
 
 // TransactionTimeoutFor derives the transaction timeout: a transaction lives from the end of one checkpoint to the end

@@ -1,0 +1,91 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// leastGrace is how long files of which nothing tells that they are superseded stay at the least after their instance is
+// gone: somebody may want to look.
+const leastGrace = time.Hour
+
+// cleanGone removes what instances that are gone have left in the checkpoint directory and nothing needs.
+func (s *service) cleanGone(ctx context.Context) (snapshot.CleanReport, error) {
+	return s.repo.CleanGone(ctx, snapshot.GoneInput{Live: s.liveInstances, Committed: s.committedRoots, Grace: s.grace(), Now: time.Now()})
+}
+
+// grace outlasts every transaction that may still be open, twice, and every session.
+func (s *service) grace() time.Duration {
+	if s.cfg.goneGrace > 0 {
+		return s.cfg.goneGrace
+	}
+	return max(leastGrace, 2*s.cfg.TransactionTimeout, s.cfg.SessionTimeout)
+}
+
+// liveInstances names the instances that are in the group. A member without a name may be any of them: that is an error.
+func (s *service) liveInstances(ctx context.Context) ([]string, error) {
+	bounded, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
+	members, err := s.members(bounded)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(members))
+	for _, m := range members {
+		if m.InstanceID == nil {
+			return nil, fmt.Errorf("member %s at %s of group %s has no instance id", m.MemberID, m.ClientHost, s.plan.Application)
+		}
+		names = append(names, *m.InstanceID)
+	}
+	return names, nil
+}
+
+// committedRoots gives the roots that the committed handles of the whole group name. It waits for open transactions that
+// have offsets of the group in them. A handle that cannot be read might name anything: that is an error.
+func (s *service) committedRoots(ctx context.Context) ([]snapshot.RootRef, error) {
+	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
+	all, err := kadm.NewClient(s.reads.cl).FetchOffsets(ctx, s.reads.group)
+	if err != nil {
+		return nil, fmt.Errorf("list the offsets of group %s: %w", s.reads.group, err)
+	}
+	var tps []element.TopicPartition
+	for topic, partitions := range all {
+		for p, o := range partitions {
+			if o.Err != nil {
+				return nil, fmt.Errorf("list the offsets of group %s: %s/%d: %w", s.reads.group, topic, p, o.Err)
+			}
+			tps = append(tps, element.TopicPartition{Topic: topic, Partition: p})
+		}
+	}
+	stable, err := kafka.StableOffsets(ctx, s.reads.cl, s.reads.group, tps)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[snapshot.RootRef]bool{}
+	var roots []snapshot.RootRef
+	for tp, c := range stable {
+		if !c.Found {
+			continue
+		}
+		h, err := snapshot.ParseHandle(c.Metadata)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("committed offset %d of %s in group %s: %w", c.Offset, tp, s.reads.group, err)
+		case h.StoreID != s.repo.StoreID():
+			return nil, fmt.Errorf("committed offset %d of %s in group %s belongs to a checkpoint directory with store id %s, the configured one has %s",
+				c.Offset, tp, s.reads.group, h.StoreID, s.repo.StoreID())
+		case h.Kind == snapshot.HandleCheckpoint && !seen[h.Root]:
+			seen[h.Root] = true
+			roots = append(roots, h.Root)
+		}
+	}
+	return roots, nil
+}
