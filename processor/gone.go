@@ -48,17 +48,5 @@ func (s *service) fenceGone(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.manager.FenceGone(ctx, known, s.living)
-}
-
-// living names the instances that are in the group.
-func (s *service) living(ctx context.Context) ([]string, error) {
-	members, err := s.members(ctx)
-	var names []string
-	for _, m := range members {
-		if m.InstanceID != nil {
-			names = append(names, *m.InstanceID)
-		}
-	}
-	return names, err
+	return s.manager.FenceGone(ctx, known, s.liveInstances)
 }

@@ -100,6 +100,9 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 			if err != nil {
 				log.Warn("old checkpoints not removed", "error", err)
 			}
+			if len(s.Gone) > 0 {
+				log.Info("nothing is left of instances that are gone", "instances", s.Gone)
+			}
 			if user.Cleaned != nil {
 				user.Cleaned(s, err)
 			}

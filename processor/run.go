@@ -138,10 +138,11 @@ func (s *service) openCheckpoints(ctx context.Context) error {
 	s.repo, err = snapshot.OpenRepository(ctx, snapshot.Config{
 		Dir: s.cfg.CheckpointsDir, Storage: s.cfg.Storage, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints, Logger: s.log,
 	})
-	if err == nil {
-		s.onClose(s.repo.Close)
+	if err != nil {
+		return err
 	}
-	return err
+	s.onClose(s.repo.Close)
+	return s.repo.Announce(ctx)
 }
 
 // openKafka makes the clients that live as long as the service. Joining the group comes last: from then on other
@@ -197,7 +198,7 @@ func (s *service) fence(offsets []checkpoint.OffsetCommit) (member string, gener
 func (s *service) run(ctx context.Context) error {
 	ports := engine.Ports{
 		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
-		NewSource: s.newSource, NewSink: s.newSink,
+		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone,
 		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{})} },
 	}
 	if s.cfg.Decorate != nil {

@@ -87,7 +87,7 @@ func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, 
 	if err != nil {
 		return rep, err
 	}
-	return g.retire(rep)
+	return g.retire(rep, slices.Concat(plan.markers, plan.roots, plan.data))
 }
 
 // goneCleaner is a cleaner of other instances' directories.
@@ -243,7 +243,16 @@ func (g *goneCleaner) chains() map[string][]RunRef {
 }
 
 // retire removes the directories that are empty now.
-func (g *goneCleaner) retire(rep CleanReport) (CleanReport, error) {
+func (g *goneCleaner) retire(rep CleanReport, doomed []FileInfo) (CleanReport, error) {
+	deleted := map[string]bool{}
+	for _, f := range doomed {
+		deleted[f.Name] = true
+	}
+	for _, in := range g.gone {
+		if err := g.forgetAnnouncement(in, deleted); err != nil {
+			return rep, err
+		}
+	}
 	st, ok := g.r.st.(Directories)
 	if !ok {
 		return rep, nil

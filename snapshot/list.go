@@ -210,7 +210,9 @@ type inventory struct {
 type instanceFiles struct {
 	dir   string
 	roots []filePath // newest first
-	all   []FileInfo // our files
+	all   []FileInfo // our files, but for the announcement
+	// announced is the instance's announcement; its Name is empty without one.
+	announced FileInfo
 }
 
 func (r *Repository) inventory(ctx context.Context) (*inventory, error) {
@@ -221,13 +223,20 @@ func (r *Repository) inventory(ctx context.Context) (*inventory, error) {
 	inv := &inventory{marked: map[string]bool{}}
 	for _, f := range files {
 		p := parseFilePath(f.Name)
-		if p.kind == foreignFile {
+		announcer, announced := announcedBy(f.Name)
+		if announced {
+			p.dir = announcer
+		} else if p.kind == foreignFile {
 			continue
 		}
 		if n := len(inv.instances); n == 0 || inv.instances[n-1].dir != p.dir {
 			inv.instances = append(inv.instances, instanceFiles{dir: p.dir})
 		}
 		in := &inv.instances[len(inv.instances)-1]
+		if announced {
+			in.announced = f
+			continue
+		}
 		in.all = append(in.all, f)
 		switch p.kind {
 		case rootFile:
