@@ -31,6 +31,7 @@ type lane struct {
 	// that was on another instance may have been merged there.
 	trusted bool
 	owed    []snapshot.RunRef // lead from at to root; some may be merged by now, and their files on the way out
+	merged  bool              // what is on disk lies inside a merged run since: of no use to a restore
 	lost    bool              // there is no way: the copy has to be built anew
 	retry   time.Time         // not before this
 	tried   time.Time         // when it was built anew last
@@ -61,10 +62,10 @@ func (l *lane) behind() bool { return l.known && !l.lost && l.at != l.target() }
 
 // hurry reports that what is owed may soon be gone.
 func (l *lane) hurry() bool {
-	if !l.behind() || len(l.owed) == 0 {
+	if !l.behind() {
 		return false
 	}
-	return len(l.owed) >= laneHurry || !slices.Contains(l.entry.Runs, l.owed[0])
+	return l.merged || len(l.owed) >= laneHurry || len(l.owed) > 0 && !slices.Contains(l.entry.Runs, l.owed[0])
 }
 
 // follow takes a newer root; own says that this process wrote it.
@@ -107,11 +108,13 @@ func (l *lane) find() {
 	}
 	if l.trusted && l.own && len(runs) > 0 && runs[0].Full {
 		if runs[0].To == l.at.ChainEnd {
+			l.merged = true
 			l.found(runs[1:])
 			return
 		}
 		for i, r := range l.owed {
 			if r.To == runs[0].To { // a merge has taken them; their files stay a while
+				l.merged = true
 				l.found(slices.Concat(l.owed[:i+1], runs[1:]))
 				return
 			}
@@ -137,7 +140,7 @@ func (l *lane) lose() { l.known, l.lost, l.owed = true, true, nil }
 // rebuild starts over at the newest root. Copies that are lost again soon, by failures or because the state changes
 // faster than it can be copied, wait longer and longer for the next time.
 func (l *lane) rebuild(now time.Time, least, most time.Duration) {
-	l.at, l.trusted, l.owed, l.lost = l.target(), true, nil, false
+	l.at, l.trusted, l.owed, l.lost, l.merged = l.target(), true, nil, false, false
 	if now.Sub(l.tried) > least+2*l.delay {
 		l.delay = least
 	} else {

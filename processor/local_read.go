@@ -77,7 +77,17 @@ func (k *keeper) follow() {
 		l := k.look(task)
 		if err := k.advance(task, l); err != nil {
 			k.lose(task, l.stay, err)
+		} else {
+			k.update(task, l.stay, k.pastMerge)
 		}
+	}
+}
+
+// pastMerge has a copy written soon that has come to the end of a merged run: what is on disk lies inside of it.
+func (k *keeper) pastMerge(l *lane) {
+	if l.merged && !l.behind() {
+		l.merged = false
+		k.local.Soon()
 	}
 }
 
@@ -283,6 +293,7 @@ func (k *keeper) rebuild(task element.TaskID) {
 	if k.forget(task, l.stay) {
 		return
 	}
+	k.local.Soon()
 	k.log.Info("local copy of a task's state built anew", "task", task.String(), "checkpoint", l.root.Name.String(),
 		"entries", entries, "took", time.Since(began).Round(time.Millisecond))
 }

@@ -155,6 +155,30 @@ func TestRestoreDoesNotTakeACopyThatIsBehindAMerge(t *testing.T) {
 	l.stop(0)
 }
 
+// A process may be killed at any time: what is on disk must not lie inside a merged run for long.
+func TestCopyIsWrittenSoonAfterAMerge(t *testing.T) {
+	l := newLine(t)
+	l.pace.flush = time.Hour
+	l.checkpoint(changes{task0: {put(0, "a", "1")}})
+	l.start()
+	l.announce()
+	require.Eventually(t, func() bool { return l.log.count(builtAnew) == 2 }, 5*time.Second, time.Millisecond)
+	l.settled()
+	for range 3 {
+		l.checkpoint(changes{task0: {put(0, "a", "2")}, task1: {put(0, "b", "2")}})
+		l.merge(task0, 3)
+		l.checkpoint(changes{task0: {put(0, "c", "3")}})
+		was := l.local.Stats().Flushes
+		require.Eventually(t, func() bool { return l.local.Stats().Flushes > was }, 5*time.Second, time.Millisecond)
+		l.restarted(0)
+		_, ok := l.restore(task0)
+		require.True(t, ok)
+		l.announce()
+		l.settled()
+	}
+	l.stop(time.Second)
+}
+
 // The handle may be older than the copy: offsets were set back. And ids come twice when it goes on from there.
 func TestRestoreDoesNotTakeACopyOfAnotherLine(t *testing.T) {
 	for name, fork := range map[string]int{"older": 0, "same ids": 1, "beyond": 3} {

@@ -49,8 +49,9 @@
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
 //	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index
 //	local.go    Local: what the engine calls      local_entries.go collects changes for it
-//	local_load.go  reads and verifies a task's copy
-//	local_open.go, local_flush.go, local_pending.go, local_format.go
+//	local_load.go   reads and verifies a task's copy          local_verify.go verifies Badger's tables before it opens
+//	local_flush.go  the writer                                local_previous.go what a flush replaces
+//	local_open.go, local_pending.go, local_format.go
 //
 // The layout of the local copy is in docs/format/local-store.md.
 package store

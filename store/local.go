@@ -98,6 +98,7 @@ type Local struct {
 	gone       []element.TaskID // tasks whose record is to be deleted
 	stats      LocalStats
 	closing    bool
+	soon       bool          // the next flush need not wait for the interval
 	room       chan struct{} // closed and replaced when a flush took the pending changes
 	waiters    []chan error  // Flush calls that wait for the next flush
 

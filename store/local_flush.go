@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -31,14 +32,15 @@ type flushTask struct {
 	tally   tally
 }
 
-// run is the writer goroutine. It flushes when there is something to flush and the duty cycle allows it, or at once when
-// the pending limit is reached, somebody waits for it, or the copy is being closed.
+// run is the writer goroutine. It flushes when there is something to flush and the interval and the duty cycle allow it,
+// or at once when the pending limit is reached, somebody waits for it, or the copy is being closed.
 func (l *Local) run(ctx context.Context) {
 	defer close(l.done)
 	defer l.closeDB()
+	debug.SetPanicOnFault(true) // a disk that fails under a mapped table must not end the process
 	timer := time.NewTimer(l.cfg.MinInterval)
 	defer timer.Stop()
-	next := time.Now().Add(l.cfg.MinInterval) // the next flush not before
+	last, busy := time.Now(), time.Duration(0) // of the newest flush
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,23 +49,33 @@ func (l *Local) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		work, hurry, closing := l.look()
-		if wait := time.Until(next); work && !hurry && wait > 0 {
+		if wait := time.Until(last.Add(l.rest(busy))); work && !hurry && wait > 0 {
 			timer.Reset(wait)
 			continue
 		}
 		if work || hurry {
-			start := time.Now()
-			busy, err := l.flush(ctx)
-			if err != nil {
+			last = time.Now()
+			var err error
+			if busy, err = l.flush(ctx); err != nil {
 				return
 			}
-			next = start.Add(max(l.cfg.MinInterval, time.Duration(l.cfg.DutyCycle)*busy))
 		}
 		if closing {
 			return
 		}
-		timer.Reset(max(l.cfg.MinInterval, time.Until(next)))
+		timer.Reset(max(l.cfg.MinInterval, time.Until(last.Add(l.rest(busy)))))
 	}
+}
+
+// rest is the time from the start of a flush that worked so long to the start of the next.
+func (l *Local) rest(busy time.Duration) time.Duration {
+	rest := time.Duration(l.cfg.DutyCycle) * busy
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.soon {
+		return rest
+	}
+	return max(l.cfg.MinInterval, rest)
 }
 
 // look says whether there is something to flush and whether it is urgent.
@@ -145,7 +157,7 @@ func (l *Local) take() *flusher {
 	}
 	slices.SortFunc(w.batch, func(a, b flushTask) int { return cmp.Compare(a.record.number, b.record.number) })
 	w.dead, w.gone, w.waiters = l.dead, l.gone, l.waiters
-	l.dead, l.gone, l.waiters = nil, nil, nil
+	l.dead, l.gone, l.waiters, l.soon = nil, nil, nil, false
 	close(l.room)
 	l.room = make(chan struct{})
 	return w
@@ -262,8 +274,8 @@ func (w *flusher) drop() error {
 // data writes the entries of one task in slices, with pauses between them, so that the writer takes its share of a core
 // evenly and not in one burst.
 func (w *flusher) data(ctx context.Context, b *flushTask) error {
-	old := w.l.db.NewTransactionAt(w.version-1, false)
-	defer old.Discard()
+	old := newPrevious(w.l.db, w.version-1, dataPrefix(b.record.number), b.tally.entries < previousDense*uint64(b.pending.len()))
+	defer old.close()
 	wb := w.l.db.NewWriteBatchAt(w.version)
 	defer func() { wb.Cancel() }()
 	begin, n, size := time.Now(), 0, 0
@@ -311,14 +323,8 @@ func (w *flusher) data(ctx context.Context, b *flushTask) error {
 }
 
 // replace takes what the database holds for a key out of the tally and says whether there was something.
-func (b *flushTask) replace(old *badger.Txn, key []byte, e Entry) (bool, error) {
-	item, err := old.Get(key)
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	return true, item.Value(func(v []byte) error {
+func (b *flushTask) replace(old *previous, key []byte, e Entry) (bool, error) {
+	return old.value(key, func(v []byte) error {
 		b.tally.remove(e.Table, e.Key, v)
 		return nil
 	})
@@ -372,6 +378,14 @@ func (l *Local) disable(err error) {
 	l.room = make(chan struct{})
 	l.log.Error("THE LOCAL COPY OF THE STATE IS DISABLED until the process starts again; the service goes on without it, "+
 		"checkpoints are not affected", "dir", l.dir, "error", err)
+}
+
+// Soon has what was collected so far written as soon as the duty cycle allows it, without waiting for the interval.
+func (l *Local) Soon() {
+	l.mu.Lock()
+	l.soon = true
+	l.mu.Unlock()
+	l.kick()
 }
 
 // Flush writes what was collected so far and waits for it, until ctx ends.

@@ -127,7 +127,7 @@ func closeIf(db *badger.DB) error {
 	return db.Close()
 }
 
-// badgerOptions keeps the database small: one for all tasks, about 40 MB of memory.
+// badgerOptions keeps the database small: one for all tasks, about 32 MB of memory.
 func (l *Local) badgerOptions(dir string) badger.Options {
 	o := badger.DefaultOptions(dir)
 	o.MemTableSize = l.cfg.memTable
@@ -137,7 +137,7 @@ func (l *Local) badgerOptions(dir string) badger.Options {
 	o.NumLevelZeroTablesStall = 6
 	o.NumCompactors = 2
 	o.NumGoroutines = 2
-	o.BlockCacheSize = 8 << 20
+	o.Compression, o.BlockCacheSize = options.None, 0 // blocks are used where they are mapped
 	o.ValueLogFileSize = 16 << 20
 	o.DetectConflicts = false
 	o.MetricsEnabled = false

@@ -193,6 +193,13 @@ func TestLocalWaitsForItsInterval(t *testing.T) {
 	f.local.kick()
 	require.Never(t, func() bool { return f.local.Stats().Flushes > 1 }, 100*time.Millisecond, 10*time.Millisecond)
 	require.Positive(t, f.local.Stats().PendingBytes)
+	f.local.Soon()
+	require.Eventually(t, func() bool { return f.local.Stats().Flushes == 2 }, 5*time.Second, time.Millisecond)
+	f.requireEqual()
+	f.count.Put([]byte("k"), []byte("w"))
+	f.checkpoint()
+	f.local.kick()
+	require.Never(t, func() bool { return f.local.Stats().Flushes > 2 }, 100*time.Millisecond, 10*time.Millisecond)
 }
 
 func TestLocalFlushesEarlyWhenMuchIsPending(t *testing.T) {
