@@ -234,9 +234,9 @@ func (p filePath) rootOfMarker() filePath {
 	return p
 }
 
-// cleanPlan is what goes. Markers go first, then, when they are gone for good, the roots, and then the data: what an
-// interruption leaves is never a root whose runs are gone, nor a marker without its root, which is what a lost root looks
-// like.
+// cleanPlan is what goes. Markers go first, then, when they are gone for good, the roots, and when these are, the data: what
+// an interruption leaves is never a root whose runs are gone, nor a marker without its root, which is what a lost root
+// looks like.
 type cleanPlan struct {
 	report               CleanReport
 	markers, roots, data []FileInfo
@@ -259,14 +259,7 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 	r.mu.Lock()
 	clear(r.files) // others may delete too: look again
 	r.mu.Unlock()
-	var removed []FileInfo // perhaps not for good
-	for _, files := range [][]FileInfo{plan.markers, plan.roots, plan.data} {
-		if len(files) > 0 {
-			if err := r.syncRemovals(ctx, removed); err != nil {
-				return rep, err
-			}
-			removed = nil
-		}
+	for i, files := range [][]FileInfo{plan.markers, plan.roots, plan.data} {
 		slices.SortStableFunc(files, func(a, b FileInfo) int { return compareNames(parseFilePath(a.Name).name, parseFilePath(b.Name).name) })
 		for _, f := range files {
 			if err := failpoint.Err(failpoint.CleanBefore); err != nil {
@@ -275,12 +268,17 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 			if err := r.st.Delete(ctx, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return rep, err
 			}
-			removed = append(removed, f)
 			rep.Deleted++
 			rep.DeletedBytes += f.Length
 			if err := failpoint.Err(failpoint.CleanAfter); err != nil {
 				return rep, err
 			}
+		}
+		if i == 2 {
+			break // data that comes back is removed again
+		}
+		if err := r.syncRemovals(ctx, files); err != nil {
+			return rep, err
 		}
 	}
 	return rep, nil

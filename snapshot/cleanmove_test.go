@@ -274,3 +274,8 @@ func TestCleanDeletesNothingWhenARootOfAnotherInstanceIsLost(t *testing.T) {
 	require.True(t, errors.Is(err, fs.ErrNotExist))
 	require.Equal(t, before, listAll(t, a))
 }
+
+func (p *pauseFS) Link(old, name string) error {
+	p.pause("link", name)
+	return p.FS.Link(old, name)
+}
