@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -14,7 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 )
 
-var errStopped = errors.New("stopped")
+var (
+	errStopped = errors.New("stopped")
+	errStandBy = errors.New("nothing is owned any more")
+)
 
 var stateInfo = []snapshot.StateInfo{{Name: "count", KeyCodec: "string", Codec: "int64"}}
 
@@ -26,10 +27,13 @@ type attempt struct {
 	p      *process
 	number int
 	stage  string
-	epoch  uint64 // of the assignment
 
-	tasks  []*task // in the order of their ids; all partitions belong to one instance
-	lastID element.CheckpointID
+	tasks       []*task               // in the order of their ids
+	left        [maxPartitions]uint64 // the epoch under which a task has left
+	first       *intake               // the partitions that it begins with
+	joining     *intake               // those that are taken in beside the running tasks
+	revocations []*revocation
+	lastID      element.CheckpointID
 
 	co        *checkpoint.Coordinator
 	pending   *pending
@@ -54,10 +58,24 @@ type attempt struct {
 func (p *process) newAttempt() {
 	p.restarts++
 	p.w.counts.Attempts++
-	a := &attempt{p: p, number: p.restarts, epoch: p.epoch, released: true, full: p.merged}
+	a := &attempt{p: p, number: p.restarts, released: true, full: p.merged}
 	p.attempt = a
-	p.w.tracef(p, "attempt %d under epoch %d", a.number, a.epoch)
+	p.w.tracef(p, "attempt %d of %04b under epoch %d", a.number, p.owned(), p.epoch)
+	a.forgetForeign()
+	a.first = a.newIntake(p.owned())
 	a.prepare()
+}
+
+// forgetForeign gives up merged runs of partitions that went away, and all of them when the membership was lost: then
+// they may have been cleaned away as those of an instance that is gone.
+func (a *attempt) forgetForeign() {
+	for id, run := range a.full {
+		if a.p.strange || !a.p.owned().has(int(id.Partition)) {
+			a.p.repo.Forget(run)
+			delete(a.full, id)
+		}
+	}
+	a.p.strange = false
 }
 
 // then goes on with a step of the preparation, or ends the attempt.
@@ -76,139 +94,46 @@ func (a *attempt) then(stage string, f func() error) func(error) {
 	}
 }
 
-// prepare: own ids first, then the stable read, then the restore, then checkpoint 0.
+// prepare: own ids first, then those of instances that are gone, then the stable read, the restore, and checkpoint 0.
 func (a *attempt) prepare() {
 	a.stage = "init"
+	take := a.then("take in", func() error {
+		a.first.run(a.then("open", func() error {
+			a.p.kept = nil
+			a.tasks = a.first.tasks
+			a.open()
+			return a.commitStart()
+		}))
+		return nil
+	})
+	fence := a.then("fence", func() error { a.fenceGone(func() { take(nil) }); return nil })
 	if a.p.w.cfg.Bug == CommitOutOfOrder {
 		a.p.spare.drive(txn.Event{Kind: txn.EvInit}, job{}, func(error) {
-			a.p.mgr.drive(txn.Event{Kind: txn.EvInit}, job{}, a.then("offsets", a.fetchOffsets))
+			a.p.mgr.drive(txn.Event{Kind: txn.EvInit}, job{}, fence)
 		})
 		return
 	}
-	a.p.mgr.drive(txn.Event{Kind: txn.EvInit}, job{}, a.then("offsets", a.fetchOffsets))
-}
-
-// fetchOffsets is the stable read. It waits as long as a transaction is open on the offsets.
-func (a *attempt) fetchOffsets() error {
-	w := a.p.w
-	if w.cfg.Bug == AbortAfterUnknown && a.p.trustMemory && a.p.memory != nil {
-		a.p.trustMemory = false
-		return a.resolve(a.p.memory)
-	}
-	stable := w.cfg.Bug != UnstableFetch
-	w.call(a.p, kApplyFetchOffsets, func() reply { return w.broker.group.fetch(stable) }, func(r reply) {
-		if r.lost || retriableCode(r.code) {
-			w.do(a.p, w.lag(4e6), kSend, func() { a.then("offsets", a.fetchOffsets)(nil) })
-			return
-		}
-		a.then("resolve", func() error { return a.resolve(r.committed) })(nil)
-	})
-	return nil
-}
-
-// resolve decides how every task starts.
-func (a *attempt) resolve(offsets []committed) error {
-	ctx := context.Background()
-	a.p.facts, a.p.memory = offsets, offsets
-	facts := factsOf(offsets, len(a.p.w.broker.in))
-	in := snapshot.ResolveInput{
-		Application: application, ClusterID: clusterID, StoreID: a.p.repo.StoreID(), Tasks: facts,
-		States: map[string][]snapshot.StateInfo{sourceName: stateInfo},
-	}
-	var err error
-	if in.Roots, err = a.p.repo.LoadRoots(ctx, snapshot.NamedRoots(facts)); err != nil {
-		return fmt.Errorf("read the committed roots: %w", err)
-	}
-	if in.Listing, err = a.p.repo.CommittedAfter(ctx, snapshot.OldestID(facts)); err != nil {
-		return fmt.Errorf("look for newer checkpoints: %w", err)
-	}
-	if snapshot.NeedsStored(facts) {
-		if in.Stored, err = a.p.repo.Stored(ctx); err != nil {
-			return fmt.Errorf("look for older checkpoints: %w", err)
-		}
-	}
-	a.lastID = max(a.p.lastID, snapshot.NextID(facts)-1)
-	if a.p.unsure != 0 && a.p.unsure == snapshot.NextID(facts)-1 {
-		a.p.w.counts.LateCommits++
-	}
-	a.p.unsure = 0
-	decisions, err := snapshot.Resolve(in)
-	if err != nil {
-		a.stillRefused(offsets, err)
-		return nil
-	}
-	for p := range a.p.w.broker.in {
-		id := element.TaskID{Source: sourceName, Partition: int32(p)}
-		a.tasks = append(a.tasks, newTask(a, id, decisions[id]))
-	}
-	a.restoreFrom(0)
-	return nil
-}
-
-// stillRefused reads the offsets again before a refusal ends the process: one that was replaced may have read them before
-// its successor committed, and the files after that.
-func (a *attempt) stillRefused(offsets []committed, refused error) {
-	w := a.p.w
-	w.call(a.p, kApplyFetchOffsets, func() reply { return w.broker.group.fetch(w.cfg.Bug != UnstableFetch) }, func(r reply) {
-		if r.lost || retriableCode(r.code) {
-			w.do(a.p, w.lag(4e6), kSend, func() { a.stillRefused(offsets, refused) })
-			return
-		}
-		a.then("resolve", func() error {
-			if !slices.Equal(r.committed, offsets) {
-				w.counts.SecondReads++
-				return fault.New(fault.Rejoin, fault.Failed, "another process committed while this one read the offsets")
-			}
-			return refused
-		})(nil)
-	})
-}
-
-// factsOf describes the tasks as the cluster knows them.
-func factsOf(offsets []committed, partitions int) []snapshot.TaskFacts {
-	var facts []snapshot.TaskFacts
-	for p := range partitions {
-		c := offsets[p]
-		facts = append(facts, snapshot.TaskFacts{Task: element.TaskID{Source: sourceName, Partition: int32(p)}, Inputs: []snapshot.InputFacts{{
-			TopicPartition: element.TopicPartition{Topic: inTopic, Partition: int32(p)}, TopicID: inTopicID, Partitions: int32(partitions),
-			Found: c.found, Offset: c.offset, Metadata: c.metadata,
-		}}})
-	}
-	return facts
-}
-
-// restoreFrom restores the tasks one after the other.
-func (a *attempt) restoreFrom(i int) {
-	a.p.w.do(a.p, a.p.w.lag(4e5), kRestore, a.step("restore", func() error {
-		if i == len(a.tasks) {
-			a.p.kept = nil
-			a.open()
-			return a.commitStart()
-		}
-		if err := a.tasks[i].restore(); fault.CodeOf(err) == fault.Corrupt {
-			a.stillRefused(a.p.facts, err)
-			return nil
-		} else if err != nil {
-			return err
-		}
-		a.restoreFrom(i + 1)
-		return nil
-	}))
-}
-
-func (a *attempt) step(stage string, f func() error) func() {
-	g := a.then(stage, f)
-	return func() { g(nil) }
+	a.p.mgr.drive(txn.Event{Kind: txn.EvInit}, job{}, fence)
 }
 
 // open makes the coordinator.
 func (a *attempt) open() {
-	for _, t := range a.tasks {
-		if t.root != nil && (a.last == nil || a.last.Name.ID < t.root.Name.ID) {
-			a.last = t.root
-		}
+	a.lastID = max(a.p.lastID, a.first.lastID)
+	if a.p.unsure != 0 && a.p.unsure == a.first.lastID {
+		a.p.w.counts.LateCommits++
 	}
-	a.co = checkpoint.New(checkpoint.Config{Interval: interval, First: interval / 2, Timeout: checkpointTimeout}, a.lastID)
+	a.p.unsure = 0
+	for _, t := range a.tasks {
+		a.follow(t)
+	}
+	a.co = checkpoint.New(checkpoint.Config{Interval: a.p.w.interval, First: a.p.w.interval / 2, Timeout: checkpointTimeout}, a.lastID)
+}
+
+// follow makes the root of a task the predecessor of the next one, if it is the newest.
+func (a *attempt) follow(t *task) {
+	if t.root != nil && (a.last == nil || a.last.Name.ID < t.root.Name.ID) {
+		a.last = t.root
+	}
 }
 
 // commitStart commits checkpoint 0 of partitions without a committed offset.
@@ -222,14 +147,14 @@ func (a *attempt) commitStart() error {
 		if err != nil {
 			return err
 		}
-		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: t.position, Metadata: text})
+		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: t.position, Metadata: text, Epoch: t.epoch})
 	}
 	if len(c.Offsets) == 0 {
 		return a.startTasks()
 	}
 	a.p.mgr.drive(txn.Event{Kind: txn.EvSeal}, job{}, a.then("commit start", func() error {
 		ev := txn.Event{Kind: txn.EvCommit, Partitions: len(c.Offsets), HandleBytes: handleBytes(c)}
-		a.p.mgr.drive(ev, job{commit: &c, epoch: a.epoch}, a.then("run", a.startTasks))
+		a.p.mgr.drive(ev, job{commit: &c}, a.then("run", a.startTasks))
 		return nil
 	}))
 	return nil
@@ -254,8 +179,10 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 // startTasks starts the sources and the loop.
 func (a *attempt) startTasks() error {
 	for _, t := range a.tasks {
-		t.fetch()
-		a.execute(a.co.AddTask(a.p.w.now, t.id))
+		t.feed()
+		if err := a.execute(a.co.AddTask(a.p.w.now, t.id)); err != nil {
+			return err
+		}
 	}
 	a.ready = true
 	a.wakeLoop()
@@ -278,6 +205,14 @@ func (a *attempt) end(err error) {
 	a.p.cancelled()
 	for _, f := range a.onRelease {
 		f()
+	}
+	for _, r := range a.revocations {
+		r.done()
+	}
+	for _, e := range a.events {
+		if e.kind == evRevoke {
+			e.revoke.done()
+		}
 	}
 	a.finish()
 }
@@ -313,15 +248,13 @@ func (a *attempt) keepStates() {
 	}
 }
 
-// ownershipLost reports that the group has taken the assignment away or replaced it.
-func (a *attempt) ownershipLost() error {
-	if a.p.fatal != nil {
-		return a.p.fatal
+// task gives a task that is here, nil for one that is not (any more).
+func (a *attempt) task(id element.TaskID) *task {
+	i := slices.IndexFunc(a.tasks, func(t *task) bool { return t.id == id })
+	if i < 0 {
+		return nil
 	}
-	if a.p.epoch != a.epoch {
-		return fault.New(fault.Rejoin, fault.Failed, "the group changed the assignment (epoch %d, now %d)", a.epoch, a.p.epoch)
-	}
-	return nil
+	return a.tasks[i]
 }
 
 // fetchCode tells whether the source can go on.

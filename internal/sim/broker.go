@@ -38,10 +38,12 @@ type broker struct {
 	out   []*outLog
 	txns  []*txnState // in the order of their first use
 	group *group
+	// latest: a partition without committed offset starts at its end.
+	latest bool
 }
 
 func newBroker(w *world) *broker {
-	b := &broker{w: w}
+	b := &broker{w: w, latest: w.chance(40)}
 	b.group = newGroup(b)
 	for p := range w.cfg.Partitions {
 		n := 10 + w.rng.IntN(20)
@@ -82,11 +84,22 @@ func (b *broker) start() {
 		log.avail = b.w.rng.IntN(len(log.recs) / 2)
 		b.appendLater(p)
 	}
+	for p := range b.in {
+		if p == 0 || !b.w.chance(40) {
+			b.group.seen |= bit(p)
+			continue
+		}
+		b.w.outside(nil, b.w.lag(60*time.Millisecond), kAppend, func() { b.group.discover(bit(p)) })
+	}
 	b.group.watch()
 }
 
 func (b *broker) appendLater(p int) {
-	b.w.outside(nil, b.w.lag(12*time.Millisecond), kAppend, func() {
+	pause := 12 * time.Millisecond
+	if b.w.long {
+		pause = 60 * time.Millisecond
+	}
+	b.w.outside(nil, b.w.lag(pause), kAppend, func() {
 		if log := &b.in[p]; log.avail < len(log.recs) {
 			b.append(p, 1+b.w.rng.IntN(3))
 			b.appendLater(p)
@@ -110,8 +123,28 @@ func (b *broker) appendAll() {
 	}
 }
 
+// startOf is where a partition that nobody has read yet starts.
+func (b *broker) startOf(p int) reply {
+	if b.latest {
+		return reply{next: int64(b.in[p].avail)}
+	}
+	return reply{}
+}
+
+// openTxns lists the ids that have a transaction open.
+func (b *broker) openTxns() reply {
+	var r reply
+	for _, t := range b.txns {
+		if t.state == ongoing {
+			r.names = append(r.names, t.id)
+		}
+	}
+	return r
+}
+
 // fetch gives up to most entries from an offset on.
 func (b *broker) fetch(p int, from int64, most int) reply {
+	b.w.check.fetched(p, from)
 	log := &b.in[p]
 	if from > int64(log.avail) {
 		return reply{code: kerr.OffsetOutOfRange.Code}
@@ -127,9 +160,9 @@ func (b *broker) fetch(p int, from int64, most int) reply {
 }
 
 func (b *broker) summary() string {
-	s := fmt.Sprintf("group: %d members, owner %v;", len(b.group.members), b.group.owner != nil)
+	s := fmt.Sprintf("group: %d members;", len(b.group.members))
 	for i, c := range b.group.committed {
-		s += fmt.Sprintf(" in/%d at %d of %d;", i, c.offset, len(b.in[i].recs))
+		s += fmt.Sprintf(" in/%d at %d of %d (%s);", i, c.offset, len(b.in[i].recs), b.group.past[i])
 	}
 	for _, t := range b.txns {
 		if t.state == ongoing || t.state == preparing {

@@ -20,7 +20,13 @@ const (
 	ChainHole             // 12: a delta run is missing in the chain and nobody minds
 	CleanNeeded           // 13: the cleaner goes by age
 	LateProduce           // 17: a record without an answer is sent again in the next transaction
-	EpochUnchecked        // the fence is given without a look at the ownership epoch
+	EpochUnchecked        // the fence is given without a look at the claims
+	StaleClaim            // a claim holds when the partition is owned, since whenever: lost and regained looks the same
+	ResendUnproven        // after ILLEGAL_GENERATION the claims are not proven again
+	LeaveReleases         // a task that leaves goes on behind its last barrier, and what it held back is released
+	JoinUnrestored        // a task takes part in checkpoints before its restore is complete
+	ReadBeforeStart       // a late partition is read before its start position is committed
+	CleanBlind            // the cleaner goes by the own roots only, whatever those of others name
 	NumBugs
 )
 
@@ -29,6 +35,8 @@ var bugNames = [...]string{
 	CommitOutOfOrder: "commit-out-of-order", UnstableFetch: "unstable-offset-fetch", IDReused: "transactional-id-reused",
 	NoGeneration: "no-generation", AbortAfterUnknown: "abort-after-unknown-commit", NoRewind: "no-rewind", NoMarker: "no-marker",
 	ChainHole: "chain-hole", CleanNeeded: "clean-needed-file", LateProduce: "late-produce", EpochUnchecked: "ownership-epoch-unchecked",
+	StaleClaim: "stale-claim", ResendUnproven: "resend-unproven", LeaveReleases: "leave-releases", JoinUnrestored: "join-unrestored",
+	ReadBeforeStart: "read-before-start", CleanBlind: "clean-blind",
 }
 
 // String names the bug as SIM_BUG takes it.

@@ -18,6 +18,11 @@ type checker struct {
 	counts map[byte]int64 // of the last visible output per key
 	needed map[string]bool
 	repo   *snapshot.Repository
+	// start is where an input partition begins to count: the lowest offset that was read before anything of it was
+	// committed, else its first committed offset. known says that it is settled.
+	start [maxPartitions]int64
+	known mask
+	early mask // read before anything was committed
 }
 
 func newChecker(w *world) *checker {
@@ -51,6 +56,12 @@ func (c *checker) read(l *outLog) {
 func (c *checker) offsetsMoved(before, after []committed) {
 	for i := range after {
 		b, a := before[i], after[i]
+		if a.found && !c.known.has(i) {
+			c.known |= bit(i)
+			if !c.early.has(i) {
+				c.start[i] = a.offset
+			}
+		}
 		if !b.found || a.metadata == b.metadata {
 			continue
 		}
@@ -70,6 +81,16 @@ func (c *checker) offsetsMoved(before, after []committed) {
 	if s := c.w.cfg.script; s != nil {
 		s.committed(c.w, after)
 	}
+}
+
+// fetched notes that a partition is read. Whatever was read before the start position was committed has to count: nobody
+// could know where else it began.
+func (c *checker) fetched(part int, from int64) {
+	if c.known.has(part) || (c.early.has(part) && c.start[part] <= from) {
+		return
+	}
+	c.early |= bit(part)
+	c.start[part] = from
 }
 
 // verify opens every committed handle and compares the state that it leads to with the inputs.
@@ -127,10 +148,10 @@ func (c *checker) load(roots map[snapshot.RootRef]*snapshot.Root, h snapshot.Han
 	return nil, fmt.Errorf("root %v has no entry of the task", h.Root.Name)
 }
 
-// fold is the model: the counts of the inputs below an offset.
+// fold is the model: the counts of the inputs from the start to an offset.
 func (c *checker) fold(part int, offset int64) map[byte]int64 {
 	out := map[byte]int64{}
-	for _, r := range c.w.broker.in[part].recs[:offset] {
+	for _, r := range c.w.broker.in[part].recs[min(c.start[part], offset):offset] {
 		if !r.gap && !r.skip {
 			out[r.key]++
 		}

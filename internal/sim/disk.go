@@ -11,6 +11,7 @@ import (
 	"sort"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/millweir/millweir/snapshot"
 )
@@ -20,6 +21,7 @@ type file struct {
 	name  string
 	data  []byte
 	owner string // the instance whose machine wrote it
+	at    time.Duration
 	// synced: the bytes are durable. linked: it is visible under its name. named: the name is durable.
 	synced, linked, named bool
 }
@@ -171,7 +173,7 @@ func (v *view) Put(_ context.Context, name string, write func(io.Writer) error) 
 	if err := write(&buf); err != nil {
 		return snapshot.FileInfo{}, err
 	}
-	f := &file{name: name, data: buf.Bytes(), owner: v.owner}
+	f := &file{name: name, data: buf.Bytes(), owner: v.owner, at: v.d.w.now}
 	v.staged = append(v.staged, diskOp{kFsync, f}, diskOp{kLink, f}, diskOp{kSyncDir, f})
 	return snapshot.FileInfo{Name: name, Length: int64(len(f.data))}, nil
 }

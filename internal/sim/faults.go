@@ -11,6 +11,7 @@ type faultPlan struct {
 	left    int // faults that have not happened yet
 	net     []netFault
 	crash   *crashPoint
+	hasty   int // revokes that get next to no time
 	slow    int // transactions whose markers take long
 	horizon time.Duration
 }
@@ -21,6 +22,7 @@ type netFault struct {
 	match kind // kRequest = any that can be repeated
 	code  int16
 	count int
+	p     *process // nil = whoever comes
 }
 
 // crashPoint waits for a step of a kind; the process that does it, or for which the broker does it, dies before or
@@ -31,6 +33,7 @@ type crashPoint struct {
 	power  bool
 	keep   float64
 	pause  time.Duration // not 0: it does not die
+	bounce bool          // nor with this: a partition goes to another member and comes back
 }
 
 // planFaults draws at least five faults.
@@ -39,8 +42,16 @@ func (w *world) planFaults() {
 	if w.cfg.script != nil {
 		return
 	}
+	if w.cfg.directives != nil {
+		w.healAt = 150 * time.Millisecond
+		return
+	}
 	f.horizon = 50*time.Millisecond + w.lag(60*time.Millisecond)
 	f.left = 5 + w.rng.IntN(5)
+	if w.long { // so long that what instances have left becomes old
+		f.horizon = cleanGrace + w.lag(200*time.Millisecond)
+		f.left += 4
+	}
 	w.healAt = f.horizon
 	for range f.left {
 		w.outside(nil, w.lag(f.horizon), kFault, func() {
@@ -63,7 +74,7 @@ func (w *world) strike() {
 	f := &w.faults
 	p := w.victim()
 	keep := keeps[w.rng.IntN(3)]
-	switch n := w.rng.IntN(20); {
+	switch n := w.rng.IntN(24); {
 	case n < 2 && p != nil:
 		p.die(w.chance(60), keep)
 	case n < 6 && f.crash == nil:
@@ -88,8 +99,11 @@ func (w *world) strike() {
 		} else {
 			p.next(0)
 		}
+	case n < 21 && f.crash == nil && w.cfg.Instances > 1:
+		f.crash = &crashPoint{match: [...]kind{kCommit, kRestore, kRestore}[w.rng.IntN(3)], before: true, bounce: true}
+		w.tracef(nil, "FAULT: at the next %s a partition goes away and comes back", f.crash.match)
 	case w.broker.group.move():
-		w.tracef(nil, "FAULT: the partitions move to another member")
+		w.tracef(nil, "FAULT: a partition moves to another member")
 		if w.chance(60) { // at a bad moment: in the middle of a commit
 			w.arm(netFault{kind: netCode, match: kApplyOffsets, code: kerr.NotCoordinator.Code, count: 2 + w.rng.IntN(5)})
 		}
@@ -192,9 +206,9 @@ func (w *world) strikeDisk() {
 }
 
 // take gives the fault that a request meets.
-func (f *faultPlan) take(k kind) netFault {
+func (f *faultPlan) take(p *process, k kind) netFault {
 	for i := range f.net {
-		if n := &f.net[i]; n.match == k && n.count > 0 {
+		if n := &f.net[i]; n.match == k && n.count > 0 && (n.p == nil || n.p == p) {
 			n.count--
 			return *n
 		}
@@ -211,6 +225,33 @@ func (f *faultPlan) markerLag() time.Duration {
 	return 1500 * time.Microsecond
 }
 
+// bounce takes a partition from a process that is about to commit, while the coordinator keeps refusing the offsets, or
+// that restores a state, which takes long. As soon as the next owner has committed the partition, it comes back. It
+// reports that the step does not happen yet.
+func (w *world) bounce(it *work) bool {
+	g, p := w.broker.group, it.p
+	for i := range w.cfg.Partitions {
+		if it.kind == kRestore && !p.attempt.onTheWay().has(i) {
+			continue
+		}
+		if g.owner[i] == nil || g.owner[i].id != p.member || !g.moveOne(i) {
+			continue
+		}
+		w.tracef(p, "FAULT: in/%d goes away and comes back", i)
+		g.back[i] = p.name
+		w.faults.hasty++
+		if it.kind == kRestore {
+			it.at = w.now + 60*time.Millisecond + w.lag(100*time.Millisecond)
+			w.push(*it)
+			w.wait = max(w.wait, it.at+30*time.Millisecond)
+			return true
+		}
+		w.arm(netFault{kind: netCode, match: kApplyOffsets, code: kerr.NotCoordinator.Code, count: 5 + w.rng.IntN(3), p: p})
+		return false
+	}
+	return false
+}
+
 func (f *faultPlan) disarm() { f.net, f.crash, f.slow = nil, nil, 0 }
 
 // crashHere lets the process of a step die before or after it, and reports that the step does not happen.
@@ -218,11 +259,18 @@ func (w *world) crashHere(it *work, before bool) bool {
 	if w.cfg.script != nil {
 		return w.scriptedCrash(it, before)
 	}
+	if w.cfg.directives != nil {
+		w.lastBefore = before
+		return w.direct(it, before)
+	}
 	c := w.faults.crash
 	if c == nil || c.match != it.kind || c.before != before || it.p == nil || it.p.dead {
 		return false
 	}
 	w.faults.crash = nil
+	if c.bounce {
+		return w.bounce(it)
+	}
 	if c.pause > 0 {
 		w.halt(it.p, c.pause, 50)
 		if !it.bound || !before {

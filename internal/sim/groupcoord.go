@@ -8,46 +8,48 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 )
 
-// committed is the group's offset of one input partition.
-type committed struct {
-	found    bool
-	offset   int64
-	metadata string
-	seq      int // order in which the commits were written
-}
+// maxPartitions bounds the input partitions of a run, so that a set of them is a mask.
+const maxPartitions = 4
 
-// pendingOffsets are offsets in a transaction that has not ended.
-type pendingOffsets struct {
-	txn     *txnState
-	offsets []committed // by input partition
+// mask is a set of input partitions.
+type mask uint8
+
+func bit(p int) mask          { return 1 << p }
+func (m mask) has(p int) bool { return m&bit(p) != 0 }
+func (m mask) each(f func(int)) {
+	for p := range maxPartitions {
+		if m.has(p) {
+			f(p)
+		}
+	}
 }
 
 type member struct {
 	id, instance string
 	last         time.Duration // of its heartbeat
-	// revoking: it has to give up the partitions and say so.
-	revoking bool
 }
 
-// group is the model of the consumer group: static members, generations, one owner of all partitions, offsets.
+// group is the model of the consumer group: static members, generations, the cooperative hand-over of partitions. The
+// assignment is sticky and balanced. A partition that is to move is taken from its owner first: he says that he has given
+// it up, or his session ends, and only then, in a new generation, another one gets it.
 type group struct {
+	offsetStore
 	b       *broker
 	gen     int32
 	members []*member
-	owner   *member
-	next    *member // gets the partitions when owner has given them up
 	ids     int
 
-	writes    int
-	pending   []pendingOffsets
-	committed []committed
-	by        string // who committed last, and in which generation
-	byGen     int32
-	decisions map[string]bool // handles whose transaction was decided to commit
+	seen  mask                   // partitions that the members know of; the others are still to come
+	owner [maxPartitions]*member // who has it, as far as the group knows
+	want  [maxPartitions]*member // who is to have it
+	back  [maxPartitions]string  // the instance that gets it again as soon as another one has committed it
+	past  [maxPartitions]string  // the instance that had it last
 }
 
 func newGroup(b *broker) *group {
-	return &group{b: b, committed: make([]committed, b.w.cfg.Partitions), decisions: map[string]bool{}}
+	g := &group{b: b}
+	g.offsetStore = newOffsetStore(b)
+	return g
 }
 
 // watch expels members whose session is over.
@@ -63,6 +65,14 @@ func (g *group) watch() {
 	})
 }
 
+// discover makes partitions known to the members.
+func (g *group) discover(parts mask) {
+	if g.seen|parts != g.seen {
+		g.seen |= parts
+		g.rebalance()
+	}
+}
+
 func (g *group) find(id string) *member {
 	for _, m := range g.members {
 		if m.id == id {
@@ -73,7 +83,7 @@ func (g *group) find(id string) *member {
 }
 
 // join adds a member. One that has the instance id of another takes its place, with its partitions and without a new
-// generation: the former one is fenced.
+// generation: the former one is fenced. A new process has nothing that it would have to give up.
 func (g *group) join(instance string) reply {
 	g.ids++
 	m := &member{id: instance + "#" + strconv.Itoa(g.ids), instance: instance, last: g.b.w.now}
@@ -82,28 +92,42 @@ func (g *group) join(instance string) reply {
 			continue
 		}
 		g.members[i] = m
-		m.revoking = old.revoking
-		if g.owner == old {
-			g.owner = m
+		free := false
+		for p := range g.owner {
+			if g.want[p] == old {
+				g.want[p] = m
+			}
+			if g.owner[p] == old {
+				g.owner[p] = m
+				if g.want[p] != m {
+					g.owner[p], free = nil, true
+				}
+			}
 		}
-		if g.next == old {
-			g.next = m
-		}
-		if m.revoking { // a new process has nothing to give up
-			g.hand()
+		if free {
+			g.gen++
+			g.grant()
 		}
 		return g.answer(m)
 	}
 	g.members = append(g.members, m)
-	g.gen++
-	if g.owner == nil {
-		g.owner = m
-	}
+	g.rebalance()
 	return g.answer(m)
 }
 
+// answer tells a member what it has, and what of that it has to give up.
 func (g *group) answer(m *member) reply {
-	return reply{member: m.id, gen: g.gen, assigned: g.owner == m && !m.revoking, revoking: m.revoking}
+	r := reply{member: m.id, gen: g.gen}
+	for p := range g.owner {
+		switch {
+		case g.owner[p] != m:
+		case g.want[p] == m:
+			r.owned |= bit(p)
+		default:
+			r.revoking |= bit(p)
+		}
+	}
+	return r
 }
 
 func (g *group) refuse(id, instance string) (*member, int16) {
@@ -128,52 +152,128 @@ func (g *group) heartbeat(id, instance string) reply {
 	return g.answer(m)
 }
 
-// move begins a rebalance that takes the partitions from their owner and gives them to another member. Cooperative:
-// the owner gives them up first, and only then the next one gets them.
+// describe names the instances that are members.
+func (g *group) describe() reply {
+	var r reply
+	for _, m := range g.members {
+		r.names = append(r.names, m.instance)
+	}
+	return r
+}
+
+// rebalance begins a new generation: whoever has a partition keeps it unless he has too many.
+func (g *group) rebalance() {
+	g.gen++
+	if len(g.members) == 0 {
+		g.want = [maxPartitions]*member{}
+		return
+	}
+	n := 0
+	g.seen.each(func(int) { n++ })
+	most := (n + len(g.members) - 1) / len(g.members)
+	load := map[*member]int{}
+	var free []int
+	g.seen.each(func(p int) {
+		m := g.owner[p]
+		if m == nil || load[m] >= most {
+			free = append(free, p)
+			return
+		}
+		g.want[p] = m
+		load[m]++
+	})
+	for _, p := range free {
+		least := g.members[0]
+		for _, m := range g.members {
+			if load[m] < load[least] {
+				least = m
+			}
+		}
+		g.want[p] = least
+		load[least]++
+	}
+	g.grant()
+}
+
+// grant gives what nobody has to whom it is meant for.
+func (g *group) grant() {
+	for p, m := range g.want {
+		if g.owner[p] != nil || m == nil {
+			continue
+		}
+		g.owner[p] = m
+		if g.past[p] != "" && g.past[p] != m.instance {
+			g.b.w.counts.Takeovers++
+		}
+		g.past[p] = m.instance
+	}
+}
+
+// move lets a partition go to another member, as an operator's or a lagging leader's idea. The next rebalance may send it
+// back.
 func (g *group) move() bool {
-	if g.owner == nil || g.owner.revoking || len(g.members) < 2 {
+	return g.moveOne(g.b.w.rng.IntN(g.b.w.cfg.Partitions))
+}
+
+func (g *group) moveOne(p int) bool {
+	if g.owner[p] == nil || len(g.members) < 2 {
 		return false
 	}
-	i := slices.Index(g.members, g.owner)
-	g.next = g.members[(i+1+g.b.w.rng.IntN(len(g.members)-1))%len(g.members)]
+	i := slices.Index(g.members, g.owner[p])
+	g.want[p] = g.members[(i+1+g.b.w.rng.IntN(len(g.members)-1))%len(g.members)]
 	g.gen++
-	g.owner.revoking = true
 	return true
 }
 
-// revoked is the second join of the cooperative protocol.
-func (g *group) revoked(id string) reply {
+// comeBack gives partitions back that were only lent.
+func (g *group) comeBack(by string, offsets []committed) {
+	for p, o := range offsets {
+		if !o.found || g.back[p] == "" || g.back[p] == by {
+			continue
+		}
+		for _, m := range g.members {
+			if m.instance == g.back[p] {
+				g.want[p] = m
+				g.gen++
+			}
+		}
+		g.b.w.tracef(nil, "  LENT BACK in/%d to %s", p, g.back[p])
+		g.back[p] = ""
+	}
+}
+
+// revoked is the second join of the cooperative protocol: the member has given up what it was asked for.
+func (g *group) revoked(id string, gone mask) reply {
 	m := g.find(id)
 	if m == nil {
 		return reply{code: kerr.UnknownMemberID.Code}
 	}
-	if m.revoking {
-		g.hand()
+	m.last = g.b.w.now
+	any := false
+	gone.each(func(p int) {
+		if g.owner[p] == m {
+			g.owner[p], any = nil, true
+		}
+	})
+	if any {
+		g.gen++
+		g.grant()
 	}
 	return g.answer(m)
 }
 
-// hand gives the partitions to the next owner in a new generation.
-func (g *group) hand() {
-	g.owner.revoking = false
-	g.gen++
-	if g.owner = g.next; g.owner == nil || !slices.Contains(g.members, g.owner) {
-		g.owner = nil
-		if len(g.members) > 0 {
-			g.owner = g.members[0]
-		}
-	}
-	g.next = nil
-	g.b.w.counts.Takeovers++
-}
-
-// remove takes a member out, by its own wish or because its session is over.
+// remove takes a member out, by its own wish or because its session is over. What it had is free at once.
 func (g *group) remove(m *member) {
 	g.members = slices.DeleteFunc(g.members, func(o *member) bool { return o == m })
-	g.gen++
-	if g.owner == m {
-		g.hand()
+	for p := range g.owner {
+		if g.owner[p] == m {
+			g.owner[p] = nil
+		}
+		if g.want[p] == m {
+			g.want[p] = nil
+		}
 	}
+	g.rebalance()
 }
 
 func (g *group) leave(id string) reply {
@@ -181,93 +281,4 @@ func (g *group) leave(id string) reply {
 		g.remove(m)
 	}
 	return reply{}
-}
-
-// commitOffsets is TxnOffsetCommit. The group checks member and generation, not who owns the partitions; without
-// a member nothing is checked.
-func (g *group) commitOffsets(txnID string, epoch int32, id string, gen int32, instance string, offsets []committed) reply {
-	all := func(code int16) reply {
-		codes := make([]int16, len(offsets))
-		for i := range codes {
-			codes[i] = code
-		}
-		return reply{codes: codes}
-	}
-	if id != "" || gen >= 0 {
-		if m, code := g.refuse(id, instance); m == nil {
-			return all(code)
-		}
-		if gen != g.gen {
-			return all(kerr.IllegalGeneration.Code)
-		}
-		if g.by != "" && g.byGen == gen && g.by != instance {
-			g.b.w.violation("I8", "%s commits in generation %d, in which %s has committed", instance, gen, g.by)
-		}
-		g.by, g.byGen = instance, gen
-	}
-	t := g.b.txn(txnID)
-	if code := g.b.enter(t, epoch); code != 0 {
-		return all(code)
-	}
-	t.group = true
-	offsets = slices.Clone(offsets)
-	for i := range offsets {
-		g.writes++
-		offsets[i].seq = g.writes
-	}
-	g.pending = append(g.pending, pendingOffsets{txn: t, offsets: offsets})
-	return all(0)
-}
-
-// decided notes the handles of a transaction that is going to be committed.
-func (g *group) decided(t *txnState) {
-	for _, p := range g.pending {
-		if p.txn == t {
-			for _, c := range p.offsets {
-				g.decisions[c.metadata] = true
-			}
-		}
-	}
-}
-
-// effective is what a stable read will give: the committed offsets, and those of transactions that are decided and whose
-// marker is on the way. What was written later wins, whichever transaction ended first.
-func (g *group) effective() []committed {
-	out := slices.Clone(g.committed)
-	for _, p := range g.pending {
-		if p.txn.state == preparing && p.txn.commit {
-			overlay(out, p.offsets)
-		}
-	}
-	return out
-}
-
-func overlay(to, from []committed) {
-	for i, c := range from {
-		if c.found && c.seq > to[i].seq {
-			to[i] = c
-		}
-	}
-}
-
-// decide is the marker in the offsets log.
-func (g *group) decide(t *txnState, commit bool) {
-	keep := g.pending[:0]
-	for _, p := range g.pending {
-		switch {
-		case p.txn != t:
-			keep = append(keep, p)
-		case commit:
-			overlay(g.committed, p.offsets)
-		}
-	}
-	g.pending = keep
-}
-
-// fetch is OffsetFetch; a stable one is refused while a transaction is open on the offsets.
-func (g *group) fetch(stable bool) reply {
-	if stable && len(g.pending) > 0 {
-		return reply{code: kerr.UnstableOffsetCommit.Code}
-	}
-	return reply{committed: slices.Clone(g.committed)}
 }

@@ -37,6 +37,9 @@ const (
 	kApplyHeartbeat
 	kApplyRevoked
 	kApplyLeave
+	kApplyStart
+	kApplyDescribe
+	kApplyListTxns
 	numKinds
 )
 
@@ -48,6 +51,7 @@ var kindNames = [numKinds]string{
 	kApplyProduce: "broker: Produce", kApplyOffsets: "broker: TxnOffsetCommit", kApplyEnd: "broker: EndTxn",
 	kApplyFetchOffsets: "broker: OffsetFetch", kApplyFetch: "broker: Fetch", kApplyJoin: "broker: JoinGroup",
 	kApplyHeartbeat: "broker: Heartbeat", kApplyRevoked: "broker: rejoin after revoke", kApplyLeave: "broker: LeaveGroup",
+	kApplyStart: "broker: ListOffsets", kApplyDescribe: "broker: DescribeGroups", kApplyListTxns: "broker: ListTransactions",
 }
 
 func (k kind) String() string { return kindNames[k] }

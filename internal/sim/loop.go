@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"slices"
-
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -38,6 +36,9 @@ const (
 	evMerged
 	evDrained
 	evFailed
+	evJoined
+	evRevoke
+	evHalted
 )
 
 // event is what a task or a worker reports to the loop.
@@ -49,6 +50,8 @@ type event struct {
 	runs map[element.TaskID]snapshot.RunRef
 	root snapshot.RootRef
 	err  error
+
+	revoke *revocation
 }
 
 // report hands an event to the loop; when the attempt is over nobody listens.
@@ -81,7 +84,7 @@ func (a *attempt) turn() {
 	switch {
 	case a.p.changed && (len(a.events) == 0 || a.p.w.chance(50)):
 		a.p.changed = false
-		err = a.ownershipLost()
+		err = a.reconcile()
 	case a.p.draining && !a.stopIn:
 		a.stopIn = true
 		a.report(event{kind: evDrained})
@@ -162,6 +165,13 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 	case evMerged:
 		a.keepMerged()
 		return nil, nil
+	case evJoined:
+		return a.onJoined(e.err)
+	case evRevoke:
+		a.onRevoke(e.revoke)
+		return nil, nil
+	case evHalted:
+		return a.onHalted(e.task), nil
 	case evDrained:
 		return co.RequestCheckpoint(now, checkpoint.Final), nil
 	}
@@ -179,7 +189,7 @@ func (a *attempt) onBarrierPassed(e event) []checkpoint.Action {
 
 // execute does what the coordinator asks for.
 func (a *attempt) execute(actions []checkpoint.Action) error {
-	for _, act := range actions {
+	for i, act := range actions {
 		if a.p.w.cfg.Trace {
 			a.p.w.tracef(a.p, "  coordinator: %v", act)
 		}
@@ -197,7 +207,18 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 				return err
 			}
 		case checkpoint.Complete:
-			a.complete(act.ID)
+			var leaving []element.TaskID
+			if i+1 < len(actions) {
+				if next, ok := actions[i+1].(checkpoint.Left); ok {
+					leaving = next.Tasks
+				}
+			}
+			a.complete(act.ID, leaving)
+		case checkpoint.Left:
+			a.onLeft(act.Tasks)
+			if len(a.tasks) == 0 && a.joining == nil {
+				a.p.changed = true // a look whether anything is owned still
+			}
 		case checkpoint.Cancel:
 			if a.pending != nil {
 				a.pending.stopped = true
@@ -218,11 +239,10 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 		s.from = a.p.w.steps
 	}
 	a.pending = &pending{name: element.CheckpointName{ID: act.ID, Incarnation: a.p.inc}, acks: map[element.TaskID]taskAck{}}
+	if act.Reason == checkpoint.Revoke {
+		a.p.w.counts.RevokeCheckpoints++
+	}
 	for _, id := range act.Tasks {
 		a.task(id).barrier(act.ID)
 	}
-}
-
-func (a *attempt) task(id element.TaskID) *task {
-	return a.tasks[slices.IndexFunc(a.tasks, func(t *task) bool { return t.id == id })]
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -41,7 +42,7 @@ type job struct {
 	cause  error
 	over   func() bool // the caller's context has ended
 	commit *checkpoint.Commit
-	epoch  uint64
+	stale  bool          // the last answer was ILLEGAL_GENERATION
 	until  time.Duration // no new try of the offsets after this
 	pause  time.Duration
 	done   func(error)
@@ -269,7 +270,7 @@ func (m *manager) takeLate(c *client) bool {
 // sendOffsets reads the fence and sends TxnOffsetCommit once.
 func (j *job) sendOffsets(c *client) {
 	p, w := j.m.p, j.m.p.w
-	id, gen, err := p.fence(j.epoch)
+	id, gen, err := p.fence(j.commit.Offsets, j.stale)
 	if err != nil {
 		j.cause = err
 		j.fed(txn.Event{Kind: txn.EvNoFence, Answer: txn.Answer{Lost: true}})
@@ -288,6 +289,10 @@ func (j *job) sendOffsets(c *client) {
 		ev := txn.Event{Kind: txn.EvOffsets, Codes: r.codes, Answer: txn.Answer{Lost: r.lost}}
 		if r.code != 0 {
 			ev.Codes = []int16{r.code}
+		}
+		j.stale = slices.Contains(ev.Codes, kerr.IllegalGeneration.Code)
+		if j.stale {
+			w.counts.Resent++
 		}
 		j.fed(ev)
 	})

@@ -12,15 +12,16 @@ type reply struct {
 	// lost: the client gave up waiting. Whether the request was carried out, or still will be, is not known.
 	lost bool
 
-	codes     []int16 // TxnOffsetCommit, by partition
-	epoch     int32   // InitProducerID, EndTxn
-	member    string  // JoinGroup
-	gen       int32   // JoinGroup, Heartbeat
-	assigned  bool    // JoinGroup, Heartbeat: all partitions are this member's
-	revoking  bool    // Heartbeat: they were, and it has to say that it gives them up
+	codes     []int16  // TxnOffsetCommit, by partition
+	epoch     int32    // InitProducerID, EndTxn
+	member    string   // JoinGroup
+	gen       int32    // JoinGroup, Heartbeat
+	owned     mask     // JoinGroup, Heartbeat: the partitions of this member
+	revoking  mask     // Heartbeat: those that were, and it has to say that it gives them up
+	names     []string // DescribeGroups, ListTransactions
 	committed []committed
 	recs      []inRecord // Fetch
-	next      int64
+	next      int64      // Fetch, ListOffsets
 }
 
 func (r reply) failed() bool { return r.lost || r.code != 0 }
@@ -37,7 +38,7 @@ func retriableCode(c int16) bool {
 // call sends a request. apply is what the broker does with it; done gets the answer once, while the process lives.
 // The network may lose the request or the answer, deliver either late, or the request twice, as the faults say.
 func (w *world) call(p *process, k kind, apply func() reply, done func(reply)) {
-	f := w.faults.take(k)
+	f := w.faults.take(p, k)
 	there, back := w.lag(600*time.Microsecond), w.lag(600*time.Microsecond)
 	answer := func(r reply) { w.do(p, back, kReply, func() { done(r) }) }
 	late := func() { w.outside(p, there+w.lag(30*time.Millisecond), k, func() { apply() }) }

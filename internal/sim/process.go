@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,7 +13,6 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
-	"github.com/twmb/franz-go/pkg/kerr"
 )
 
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -37,17 +37,8 @@ type process struct {
 	repo *snapshot.Repository
 	mgr  *manager
 
-	// The group client's side.
-	member  string
-	gen     int32
-	taken   string // the member id at the last assignment
-	epoch   uint64 // of ownership
-	owned   bool
-	joining bool
-	told    reply // what the group said last
-	calling bool  // a callback is about to run
-	fatal   error
-	changed bool // a signal on Changes that nobody has taken yet
+	membership
+	strange bool // it was not a member for a while: what it has merged may be cleaned away
 
 	attempt  *attempt
 	restarts int
@@ -127,7 +118,23 @@ func (p *process) die(power bool, keep float64) {
 		}
 		w.disk.crash(p.name, keep)
 	}
-	w.outside(nil, w.lag(15*time.Millisecond), kSupervise, func() { w.supervise(p.name) })
+	w.outside(nil, w.outage(), kSupervise, func() { w.supervise(p.name) })
+}
+
+// outage is how long an instance has no process after a crash: now and then longer than its session, or for good as far
+// as the others can tell.
+func (w *world) outage() time.Duration {
+	switch {
+	case w.away > 0:
+		away := w.away
+		w.away = 0
+		return away
+	case w.long && w.chance(40):
+		return w.lag(2 * cleanGrace)
+	case w.chance(20):
+		return sessionTimeout/2 + w.lag(2*sessionTimeout)
+	}
+	return w.lag(15 * time.Millisecond)
 }
 
 // exit is the end of a process by its own decision. Only one that was replaced may give up for good: its instance id is
@@ -148,129 +155,14 @@ func (p *process) exit(err error) {
 }
 
 func (p *process) status() string {
-	s := fmt.Sprintf("member %q gen %d owned %v paused until %v", p.member, p.gen, p.owned, p.pausedUntil)
+	s := fmt.Sprintf("member %q gen %d owned %04b paused until %v", p.member, p.gen, p.owned(), p.pausedUntil)
 	if a := p.attempt; a != nil {
 		s += fmt.Sprintf(" attempt %d (%s, over %v, %d workers) machine %s", a.number, a.stage, a.over, a.running, p.mgr.machine)
 	}
 	return s
 }
 
-func (p *process) join() {
-	if p.joining {
-		return
-	}
-	p.joining = true
-	p.w.call(p, kApplyJoin, func() reply { return p.w.broker.group.join(p.name) }, func(r reply) {
-		p.joining = false
-		if r.failed() {
-			p.w.do(p, p.w.lag(3*time.Millisecond), kHeartbeat, p.join)
-			return
-		}
-		p.member, p.gen = r.member, r.gen
-		p.assignment(r)
-	})
-}
-
-func (p *process) heartbeatLater() {
-	p.w.do(p, heartbeatEvery/2+p.w.lag(heartbeatEvery), kHeartbeat, func() {
-		if p.member != "" && p.fatal == nil {
-			p.heartbeat()
-		}
-		p.heartbeatLater()
-	})
-}
-
-func (p *process) heartbeat() {
-	id := p.member
-	p.w.call(p, kApplyHeartbeat, func() reply { return p.w.broker.group.heartbeat(id, p.name) }, func(r reply) {
-		switch {
-		case id != p.member || r.lost:
-		case r.code == kerr.FencedInstanceID.Code:
-			p.fatal = fault.Stopf(fault.Fenced, "another process uses this instance id")
-			p.member = ""
-			p.signal()
-		case r.code == kerr.UnknownMemberID.Code:
-			p.member = ""
-			p.lost()
-			p.join()
-		case r.code == 0:
-			p.gen = r.gen // known before the callback runs
-			p.assignment(r)
-		}
-	})
-}
-
-// assignment brings the callback of what the group has told. Callbacks run one at a time; the latest word counts.
-func (p *process) assignment(r reply) {
-	p.told = r
-	if p.calling {
-		return
-	}
-	p.calling = true
-	p.w.do(p, p.w.lag(2*time.Millisecond), kAssigned, func() {
-		p.calling = false
-		if p.member != "" && p.member == p.told.member {
-			p.assigned(p.told.assigned)
-		}
-	})
-}
-
-func (p *process) assigned(owned bool) {
-	if changed := owned != p.owned || (owned && p.member != p.taken); changed {
-		p.owned, p.taken = owned, p.member
-		p.epoch++
-		p.w.tracef(p, "  owns: %v, epoch %d, generation %d", owned, p.epoch, p.gen)
-		p.signal()
-	}
-	if p.told.revoking {
-		p.gaveUp()
-	}
-}
-
-// gaveUp joins again after the partitions were given up.
-func (p *process) gaveUp() {
-	id := p.member
-	p.w.call(p, kApplyRevoked, func() reply { return p.w.broker.group.revoked(id) }, func(r reply) {
-		if r.code == 0 && !r.lost && id == p.member {
-			p.gen = r.gen
-		}
-	})
-}
-
-func (p *process) lost() {
-	if p.owned || p.taken != "" {
-		p.owned, p.taken = false, ""
-		p.epoch++
-		p.signal()
-	}
-}
-
-// signal is the channel Changes.
-func (p *process) signal() {
-	p.changed = true
-	if a := p.attempt; a != nil {
-		a.wakeLoop()
-		return
-	}
-	p.next(0)
-}
-
-// fence gives member and generation if the ownership epoch still holds, as kafkasrc does.
-func (p *process) fence(epoch uint64) (string, int32, error) {
-	switch {
-	case p.w.cfg.Bug == EpochUnchecked && p.member != "":
-		return p.member, p.gen, nil
-	case p.fatal != nil:
-		return "", 0, p.fatal
-	case epoch == 0 || epoch != p.epoch:
-		return "", 0, fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d no longer holds, it is %d now", epoch, p.epoch)
-	case p.member == "" || p.gen < 0 || p.member != p.taken:
-		return "", 0, fault.New(fault.Rejoin, fault.Failed, "not a member")
-	}
-	return p.member, p.gen, nil
-}
-
-// next starts the next attempt once all partitions are here.
+// next starts the next attempt once a partition is here.
 func (p *process) next(after time.Duration) {
 	p.w.do(p, after, kWorker, func() {
 		switch {
@@ -279,7 +171,7 @@ func (p *process) next(after time.Duration) {
 			p.exit(p.fatal)
 		case p.draining:
 			p.leave()
-		case p.owned:
+		case p.owned() != 0:
 			p.changed = false
 			p.newAttempt()
 		}
@@ -309,6 +201,9 @@ func (p *process) ended(err error, stopped bool) {
 	case stopped:
 		p.w.counts.Drained++
 		p.leave()
+	case errors.Is(err, errStandBy):
+		p.w.counts.StoodBy++
+		p.next(0)
 	case class == fault.Stop:
 		p.exit(err)
 	case class == fault.Rejoin && !again:

@@ -1,48 +1,159 @@
 package sim
 
-// script makes a run without chance: everything takes equally long, and crashes come at given steps. An exhaustive run
-// goes through all of them.
+import "time"
+
+// script makes a run without chance: everything takes equally long, and what goes wrong comes at given steps. An
+// exhaustive run goes through all of them.
 type script struct {
 	records int // of each partition
 	first   int // of them are there at the start, the rest comes when those are committed
-	crashes []scriptedCrash
+	events  []scriptedEvent
 	next    int
+	// handover: the second instance starts when the first records are committed, and the rest of them trickles in while
+	// a partition moves to it.
+	handover bool
+	begun    bool
+	interval time.Duration // of checkpoints, 0 = the short one
 
-	from, to int // the steps of the window, noted by a run without a crash
+	from, to int // the steps of the window, noted by a run in which nothing goes wrong
 }
 
-// scriptedCrash is a crash before the given step.
-type scriptedCrash struct {
+// scriptedEvent is what happens before the given step.
+type scriptedEvent struct {
 	step int
-	keep float64
+	who  string // the instance, "" = all
+	// freeze: not 0: it stands still for so long; else it dies, with its machine.
+	freeze time.Duration
+	keep   float64
 	// silent: the requests that are on their way are lost with the process; else they arrive all the same.
 	silent bool
+	// away is how long it takes until there is a process again.
+	away time.Duration
 }
 
-// scriptedCrash kills the only process before a step of the script.
+// scriptedCrash lets processes die or freeze before a step of the script. It reports that the step does not happen, or
+// not yet.
 func (w *world) scriptedCrash(it *work, before bool) bool {
 	s := w.cfg.script
-	if !before || s.next >= len(s.crashes) || w.steps < s.crashes[s.next].step {
+	if !before || s.next >= len(s.events) || w.steps < s.events[s.next].step {
 		return false
 	}
-	c := s.crashes[s.next]
+	e := s.events[s.next]
 	s.next++
 	w.counts.Faults++
-	for len(w.procs) > 0 {
-		w.procs[0].silent = c.silent
-		w.procs[0].die(true, c.keep)
+	w.away = e.away
+	for i := 0; i < len(w.procs); {
+		p := w.procs[i]
+		switch {
+		case e.who != "" && p.name != e.who:
+			i++
+		case e.freeze > 0:
+			w.halt(p, e.freeze, 0)
+			w.wait = max(w.wait, p.pausedUntil+20*time.Millisecond)
+			i++
+		default:
+			p.silent = e.silent
+			p.die(true, e.keep)
+			i = 0
+		}
 	}
-	return it.bound || (c.silent && it.kind >= kApplyInit)
+	switch p := it.p; {
+	case p == nil:
+		return false
+	case p.dead:
+		return it.bound || (p.silent && it.kind >= kApplyInit)
+	case it.bound && p.pausedUntil > w.now:
+		it.at = p.pausedUntil
+		w.push(*it)
+		return true
+	}
+	return false
 }
 
-// committed lets the second half of the records arrive once the first is committed everywhere.
+// committed goes on with the run once the first records are committed everywhere.
 func (s *script) committed(w *world, offsets []committed) {
 	for _, o := range offsets {
 		if o.offset < int64(s.first) {
 			return
 		}
 	}
-	for i := range w.broker.in {
-		w.broker.append(i, s.records)
+	if !s.handover {
+		for i := range w.broker.in {
+			w.broker.append(i, s.records)
+		}
+		return
+	}
+	if s.begun {
+		return
+	}
+	s.begun, s.from = true, w.steps
+	w.start(instanceName(1), 0)
+	s.trickle(w)
+}
+
+// trickle lets a record arrive now and then, so that there is work when a partition has to go.
+func (s *script) trickle(w *world) {
+	w.outside(nil, 1500*time.Microsecond, kAppend, func() {
+		for i := range w.broker.in {
+			w.broker.append(i, 1)
+		}
+		if w.broker.in[0].avail < s.records {
+			s.trickle(w)
+		}
+	})
+}
+
+// directive is something that a scenario does at a step: the nth of a kind, of the process of that number (0 = any).
+// do reports whether the step itself is left out.
+type directive struct {
+	kind   kind
+	number int
+	nth    int
+	before bool
+	do     func(*world, *work) bool
+}
+
+// direct runs the directives that wait for a step.
+func (w *world) direct(it *work, before bool) bool {
+	skip := false
+	for i := range w.cfg.directives {
+		d := &w.cfg.directives[i]
+		if d.kind != it.kind || d.before != before || it.p == nil || it.p.dead || (d.number != 0 && d.number != it.p.number) {
+			continue
+		}
+		if w.met == nil {
+			w.met = make([]int, len(w.cfg.directives))
+		}
+		if w.met[i]++; w.met[i] == d.nth {
+			w.counts.Faults++
+			skip = d.do(w, it) || skip
+		}
+	}
+	return skip
+}
+
+// freezeHere stops the process of a step, and starts another one in its place when twin says so.
+func freezeHere(d time.Duration, twin bool) func(*world, *work) bool {
+	return func(w *world, it *work) bool {
+		p := it.p
+		w.halt(p, d, 0)
+		w.wait = max(w.wait, p.pausedUntil+20*time.Millisecond)
+		if twin {
+			w.start(p.name, time.Millisecond)
+		}
+		if it.bound && w.lastBefore {
+			it.at = p.pausedUntil
+			w.push(*it)
+			return true
+		}
+		return false
+	}
+}
+
+// killHere ends the process of a step.
+func killHere(power bool) func(*world, *work) bool {
+	return func(_ *world, it *work) bool {
+		it.p.die(power, 0.5)
+		return it.bound
 	}
 }

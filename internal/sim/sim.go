@@ -12,7 +12,7 @@ const (
 	maxSteps = 60_000
 	maxTime  = 20 * time.Second
 
-	interval          = 4 * time.Millisecond
+	shortInterval     = 4 * time.Millisecond
 	checkpointTimeout = 40 * time.Millisecond
 	transactionLimit  = 160 * time.Millisecond
 	sessionTimeout    = 50 * time.Millisecond
@@ -27,10 +27,12 @@ type Config struct {
 	Seed  uint64
 	Bug   Bug
 	Trace bool
-	// Instances is the number of instances, 0 = drawn from the seed (1 to 3); Partitions likewise.
+	// Instances is the number of instances, 0 = drawn from the seed (1 to 3); Partitions likewise (1 to 4).
 	Instances, Partitions int
 	// script makes the run an exhaustive one: no random lag, no random fault.
 	script *script
+	// directives are the faults of a scenario, in place of random ones.
+	directives []directive
 }
 
 // Counts is what happened in a run.
@@ -43,6 +45,17 @@ type Counts struct {
 	TimedOut                                        int // transactions
 	Reused, Restored                                int // task states: kept in memory, read from files
 	Drained                                         int // orderly stops
+	// Tasks that joined beside running ones, of these while a checkpoint was in flight and without a committed offset;
+	// that came to nothing; that left in order; checkpoints for them; revokes without the time for that; attempts that
+	// ended because all had left.
+	// Records that were held back and dropped when their task left.
+	Joined, JoinedInFlight, JoinedFresh, JoinsDropped, Left, RevokeCheckpoints, OutOfBudget, StoodBy, HeldBackDropped int
+	// Commits in a generation that was over, and such that were sent again; transactions ended as those of instances that
+	// are gone, of these of a process that lives; files of instances that are gone.
+	StaleGenerations, Resent, FencedGone, FencedLiving, DeletedOfGone int
+	// Roots that were not written because files of the chain were gone; members that were told to give up what they had
+	// never heard of; words of the group that came while a callback ran.
+	ChainsGone, NeverHeard, Overtold int
 	// SecondReads are refusals that a second read of the offsets showed to be of a state of affairs that was over.
 	SecondReads int
 	HealedAt    time.Duration
@@ -89,16 +102,27 @@ func Run(cfg Config) (res Result) {
 func newWorld(cfg Config) *world {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x6d696c6c77656972)), hash: cfg.Seed}
 	if w.cfg.Instances == 0 {
-		w.cfg.Instances = 1 + w.rng.IntN(3)
+		w.cfg.Instances = [...]int{1, 2, 2, 2, 2, 3, 3, 3}[w.rng.IntN(8)]
 	}
 	if w.cfg.Partitions == 0 {
-		w.cfg.Partitions = 1 + w.rng.IntN(3)
+		w.cfg.Partitions = [...]int{1, 2, 2, 3, 3, 4}[w.rng.IntN(6)]
+	}
+	w.long = w.chance(8)
+	w.interval = shortInterval
+	if w.chance(35) { // revokes find no checkpoint in flight then
+		w.interval *= 5
+	}
+	if s := w.cfg.script; s != nil && s.interval > 0 {
+		w.interval = s.interval
 	}
 	w.heap = make([]work, 0, 128)
 	w.disk = newDisk(w)
 	w.broker = newBroker(w)
 	w.check = newChecker(w)
 	for i := range w.cfg.Instances {
+		if i > 0 && w.cfg.script != nil && w.cfg.script.handover {
+			break
+		}
 		w.start(instanceName(i), w.lag(5*time.Millisecond))
 	}
 	w.broker.start()

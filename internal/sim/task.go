@@ -20,12 +20,17 @@ const inboxLimit = 4
 type task struct {
 	a        *attempt
 	id       element.TaskID
+	epoch    uint64 // of ownership, when it was taken in
 	decision snapshot.Decision
 	state    *state
 	position element.Position
 	moved    bool
 	fresh    bool
 	whole    bool
+	fed      bool // records may come
+	halting  bool // its partition is about to go: it takes no records any more
+	halted   bool // and has said so
+	gone     bool
 
 	committed snapshot.TaskEntry
 	root      *snapshot.RootRef
@@ -51,8 +56,15 @@ type heldQueue struct {
 	recs  []outRecord
 }
 
-func newTask(a *attempt, id element.TaskID, d snapshot.Decision) *task {
-	return &task{a: a, id: id, decision: d}
+func newTask(a *attempt, id element.TaskID, epoch uint64, d snapshot.Decision) *task {
+	return &task{a: a, id: id, epoch: epoch, decision: d, state: newState()}
+}
+
+// begin starts a task that nobody knows yet, at its start position.
+func (t *task) begin(offset int64) {
+	t.fresh, t.whole = true, true
+	t.position = element.Position{TopicPartition: element.TopicPartition{Topic: inTopic, Partition: t.id.Partition}, TopicID: inTopicID,
+		PartitionCount: int32(len(t.a.p.w.broker.in)), Offset: offset, LeaderEpoch: -1}
 }
 
 // restore gives the task the state and the position of its decision.
@@ -60,9 +72,7 @@ func (t *task) restore() error {
 	d := t.decision
 	switch d.Kind {
 	case snapshot.Fresh:
-		t.fresh = true
-		t.position = element.Position{TopicPartition: element.TopicPartition{Topic: inTopic, Partition: t.id.Partition}, TopicID: inTopicID,
-			PartitionCount: int32(len(t.a.p.w.broker.in)), LeaderEpoch: -1}
+		return nil
 	case snapshot.StartEmpty, snapshot.Restore:
 		t.position = d.Positions[0]
 	default:
@@ -71,8 +81,6 @@ func (t *task) restore() error {
 	if t.a.p.w.cfg.Bug == NoRewind {
 		t.position.Offset = max(t.position.Offset, t.a.p.reached[t.id])
 	}
-	t.fetched = t.position.Offset
-	t.state = newState()
 	t.whole = true
 	if d.Kind != snapshot.Restore {
 		return nil
@@ -86,6 +94,7 @@ func (t *task) restore() error {
 	}
 	t.whole = false
 	t.a.p.w.counts.Restored++
+	t.state = newState()
 	_, err := t.a.p.repo.Restore(context.Background(), t.committed, func(e snapshot.Entry) error {
 		t.state.base[e.Key[0]] = int64(binary.BigEndian.Uint64(e.Value))
 		return nil
@@ -94,16 +103,46 @@ func (t *task) restore() error {
 	return err
 }
 
+// feed lets records come, from the task's position on.
+func (t *task) feed() {
+	t.fed, t.fetched = true, t.position.Offset
+	t.fetch()
+}
+
+// halt says that no record is to be taken any more. It overtakes the deliveries.
+func (t *task) halt() {
+	t.halting = true
+	t.wake()
+}
+
+// drop ends the task; what it holds back is forgotten.
+func (t *task) drop() {
+	t.gone = true
+	t.forget()
+	t.items = nil
+}
+
+// forget drops what is held back.
+func (t *task) forget() {
+	for _, q := range t.queues {
+		t.a.p.w.counts.HeldBackDropped += len(q.recs)
+	}
+	t.queues = nil
+}
+
+// closed reports that nothing is fetched any more.
+func (t *task) closed() bool { return t.a.over || t.a.stopIn || t.gone || t.halted }
+
 // fetch asks for more input while the inbox has room.
 func (t *task) fetch() {
 	a, w := t.a, t.a.p.w
-	if a.over || a.stopIn {
+	if t.closed() {
 		return
 	}
 	from, p := t.fetched, int(t.id.Partition)
 	w.call(a.p, kApplyFetch, func() reply { return w.broker.fetch(p, from, 1+w.fetchSize()) }, func(r reply) {
 		switch {
-		case a.over || a.stopIn:
+		case t.closed():
 		case r.lost:
 			t.fetch()
 		case r.code != 0:
@@ -147,14 +186,14 @@ func (t *task) commit(id element.CheckpointID) {
 }
 
 func (t *task) wake() {
-	if t.turning || (len(t.items) == 0 && t.notice == 0) {
+	if t.turning || t.gone || (len(t.items) == 0 && t.notice == 0 && t.halting == t.halted) {
 		return
 	}
 	t.turning = true
 	w := t.a.p.w
 	w.do(t.a.p, w.lag(400*time.Microsecond), kTask, func() {
 		t.turning = false
-		if !t.a.over {
+		if !t.a.over && !t.gone {
 			t.turn()
 			t.wake()
 		}
@@ -168,6 +207,15 @@ func (t *task) turn() {
 		t.notice = 0
 		return
 	}
+	if t.halting && !t.halted {
+		t.halted = t.a.p.w.cfg.Bug != LeaveReleases
+		t.halting = t.halted
+		t.a.report(event{kind: evHalted, task: t.id})
+		return
+	}
+	if len(t.items) == 0 {
+		return
+	}
 	it := t.items[0]
 	t.items = t.items[1:]
 	if it.barrier != 0 {
@@ -175,6 +223,9 @@ func (t *task) turn() {
 		return
 	}
 	t.waiting -= len(it.recs)
+	if t.halted {
+		return
+	}
 	if t.stalled && t.waiting < inboxLimit {
 		t.stalled = false
 		t.fetch()

@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -160,7 +158,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	root := &snapshot.Root{Name: p.name, Predecessor: a.last, Application: application, Instance: a.p.name, ClusterID: clusterID, StoreID: a.p.repo.StoreID()}
 	for _, t := range a.tasks {
 		ack, ok := p.acks[t.id]
-		if !ok {
+		if !ok || p.starts(t) {
 			continue
 		}
 		runs := a.chainOf(t)
@@ -176,12 +174,19 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 		return err
 	}, func(err error) {
 		if fault.CodeOf(err) == fault.Corrupt {
+			a.p.w.counts.ChainsGone++
 			a.distrust = true // a file of the chain is gone: damaged, or cleaned by a successor; a stable read tells
 			err = fault.New(fault.Restart, fault.Corrupt, "write root of checkpoint %s: %w", root.Name, err)
 		}
 		a.done(event{kind: evRoot, id: id, root: ref, err: err})
 	})
 }
+
+// starts reports that a checkpoint is the one that commits the start position of a task, which has not taken a record yet.
+// It gets a handle that says "empty" and no entry in the root: a root is written before its commit, and if that came to
+// nothing, whoever owns the partition next would find it in the store without a committed offset, which looks like an
+// offset that has expired.
+func (p *pending) starts(t *task) bool { return t.fresh && !t.fed }
 
 // commit commits outputs, positions and handles.
 func (a *attempt) commit(act checkpoint.CommitAction) error {
@@ -195,8 +200,18 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 			if err != nil {
 				return err
 			}
-			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: pos, Metadata: text})
+			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: pos, Metadata: text, Epoch: a.task(t.Task).epoch})
 		}
+	}
+	for _, t := range a.tasks {
+		if _, ok := p.acks[t.id]; !ok || !p.starts(t) {
+			continue
+		}
+		text, err := a.newHandle(t.position).Encode()
+		if err != nil {
+			return err
+		}
+		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: t.position, Metadata: text, Epoch: t.epoch})
 	}
 	if !act.Permit.Allows(p.name.ID) {
 		a.p.w.violation("driver", "commit of %v without a permit", p.name)
@@ -204,7 +219,7 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 	p.offsets = c.Offsets
 	w, mgr := a.p.w, a.p.mgr
 	ev := txn.Event{Kind: txn.EvCommit, Checkpoint: p.name.ID, Partitions: len(c.Offsets), HandleBytes: handleBytes(c)}
-	run := func(done func(error)) { mgr.drive(ev, job{commit: &c, epoch: a.epoch}, done) }
+	run := func(done func(error)) { mgr.drive(ev, job{commit: &c}, done) }
 	if w.cfg.Bug == CommitOutOfOrder && a.p.held == nil && w.chance(40) {
 		// The planted bug: this one's commit waits in a corner while the next checkpoint uses other ids.
 		a.p.held = func() { run(func(error) { a.p.held = nil }) }
@@ -224,8 +239,9 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 	return nil
 }
 
-// complete makes the committed checkpoint the one that everything falls back to.
-func (a *attempt) complete(id element.CheckpointID) {
+// complete makes the committed checkpoint the one that everything falls back to. What those who leave with it hold back
+// is dropped before anything of the others is released: their position is the barrier's.
+func (a *attempt) complete(id element.CheckpointID, leaving []element.TaskID) {
 	p := a.pending
 	a.pending = nil
 	ref := p.ref
@@ -242,6 +258,20 @@ func (a *attempt) complete(id element.CheckpointID) {
 			delete(a.full, entry.Task) // adopted
 		}
 	}
+	for _, t := range a.tasks {
+		if _, ok := p.acks[t.id]; ok && p.starts(t) {
+			t.fresh = false
+			t.commit(id)
+			if !t.halting {
+				t.feed()
+			}
+		}
+	}
+	for _, id := range leaving {
+		if t := a.task(id); a.p.w.cfg.Bug != LeaveReleases {
+			t.forget()
+		}
+	}
 	a.release(id)
 	a.io(never, func() error { return a.p.repo.MarkCommitted(context.Background(), ref) }, func(error) {
 		a.running--
@@ -252,7 +282,7 @@ func (a *attempt) complete(id element.CheckpointID) {
 
 // remember keeps what is known to be committed, for the planted bug that trusts it instead of reading it again.
 func (p *process) remember(offsets []checkpoint.OffsetCommit) {
-	p.memory = slices.Clone(p.facts)
+	p.memory = slices.Clone(p.memory)
 	for _, o := range offsets {
 		p.memory[o.Position.Partition] = committed{found: true, offset: o.Position.Offset, metadata: o.Metadata}
 	}
@@ -262,13 +292,14 @@ func (p *process) remember(offsets []checkpoint.OffsetCommit) {
 func (a *attempt) release(id element.CheckpointID) {
 	a.released = false
 	a.running++
+	tasks := slices.Clone(a.tasks)
 	var drain func(i int)
 	drain = func(i int) {
 		a.p.w.do(a.p, a.p.w.lag(200*time.Microsecond), kWorker, func() {
 			switch {
 			case a.over:
-			case i < len(a.tasks):
-				a.tasks[i].drain(id)
+			case i < len(tasks):
+				tasks[i].drain(id)
 				drain(i + 1)
 				return
 			default:
@@ -284,106 +315,4 @@ func (a *attempt) release(id element.CheckpointID) {
 		})
 	}
 	drain(0)
-}
-
-// mergeResult tells of one merge.
-type mergeResult struct {
-	task element.TaskID
-	run  snapshot.RunRef
-}
-
-// house removes what nothing needs and merges chains that have grown too long.
-func (a *attempt) house(ref snapshot.RootRef) {
-	if a.merging {
-		return
-	}
-	a.merging = true
-	var due []snapshot.TaskEntry
-	for _, t := range a.tasks {
-		if _, has := a.full[t.id]; !has && len(t.committed.Runs) > maxChain {
-			due = append(due, t.committed)
-		}
-	}
-	slices.SortStableFunc(due, func(a, b snapshot.TaskEntry) int { return cmp.Compare(len(b.Runs), len(a.Runs)) })
-	a.io(func() bool { return a.over }, func() error {
-		if a.p.w.cfg.Bug == CleanNeeded {
-			a.cleanByAge(ref)
-			return nil
-		}
-		_, err := a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref})
-		return err
-	}, func(error) {
-		a.running--
-		a.mergeAll(ref.Name, due)
-	})
-}
-
-// mergeAll merges chains one after the other.
-func (a *attempt) mergeAll(name element.CheckpointName, due []snapshot.TaskEntry) {
-	if len(due) == 0 || a.over {
-		a.running++
-		a.done(event{kind: evMerged})
-		return
-	}
-	var full snapshot.RunRef
-	a.io(func() bool { return a.over }, func() (err error) {
-		full, err = a.p.repo.Merge(context.Background(), name, due[0])
-		return err
-	}, func(err error) {
-		switch {
-		case err == nil:
-			a.round = append(a.round, mergeResult{due[0].Task, full})
-			a.p.w.counts.Merged++
-		case !full.IsZero():
-			a.p.repo.Forget(full)
-		}
-		a.running--
-		a.mergeAll(name, due[1:])
-	})
-}
-
-// cleanByAge is the planted bug: data files of checkpoints before the last two go, whoever still needs them.
-func (a *attempt) cleanByAge(ref snapshot.RootRef) {
-	v := a.p.view
-	for _, name := range v.d.names() {
-		var id uint64
-		if n, _ := fmt.Sscanf(name, application+"/"+a.p.name+"/chk-%d-", &id); n == 1 && id+2 <= uint64(ref.Name.ID) {
-			_ = v.Delete(context.Background(), name)
-		}
-	}
-}
-
-// keepMerged keeps the full runs for the next root.
-func (a *attempt) keepMerged() {
-	a.merging = false
-	for _, m := range a.round {
-		if a.full == nil {
-			a.full = map[element.TaskID]snapshot.RunRef{}
-		}
-		a.full[m.task] = m.run
-	}
-	a.round = nil
-}
-
-// chainOf gives the runs of a task's committed state, a merged run in place of what it covers.
-func (a *attempt) chainOf(t *task) []snapshot.RunRef {
-	runs := append([]snapshot.RunRef(nil), t.committed.Runs...)
-	full, ok := a.full[t.id]
-	if !ok {
-		return runs
-	}
-	for i, run := range runs {
-		if run.To == full.To {
-			return append([]snapshot.RunRef{full}, runs[i+1:]...)
-		}
-	}
-	a.p.repo.Forget(full)
-	delete(a.full, t.id)
-	return runs
-}
-
-// leaveMerges hands the full runs that no committed root names yet to the next attempt.
-func (a *attempt) leaveMerges() {
-	a.keepMerged()
-	a.p.merged = a.full
 }

@@ -20,15 +20,21 @@ type world struct {
 	procs  []*process // the living, in the order of their start
 	born   int
 
-	faults  faultPlan
-	healed  bool
-	healAt  time.Duration
-	steps   int
-	hash    uint64
-	trace   []string
-	err     error
-	counts  Counts
-	stopped bool // everything that was asked for has happened
+	faults     faultPlan
+	healed     bool
+	healAt     time.Duration
+	steps      int
+	hash       uint64
+	trace      []string
+	err        error
+	counts     Counts
+	interval   time.Duration // of checkpoints
+	long       bool          // much time passes
+	away       time.Duration // of a script: how long the next crash keeps an instance away
+	met        []int         // by directive: how often its step came
+	lastBefore bool          // a directive runs before its step
+	wait       time.Duration // it does not end before
+	stopped    bool          // everything that was asked for has happened
 }
 
 // work is one atomic step. What lies between two steps is a point where a process can die.
@@ -187,9 +193,13 @@ func (w *world) heal() {
 	w.disk.heal()
 	if w.cfg.script == nil {
 		w.broker.appendAll()
+		w.broker.group.discover(1<<w.cfg.Partitions - 1)
 	}
 	w.tracef(nil, "HEAL")
 	for i := range w.cfg.Instances {
+		if s := w.cfg.script; s != nil && s.handover {
+			break
+		}
 		w.supervise(instanceName(i))
 	}
 }
@@ -197,6 +207,9 @@ func (w *world) heal() {
 // quiet reports that every input is covered by a commit, nothing is open and no checkpoint is under way.
 func (w *world) quiet() bool {
 	b := w.broker
+	if w.now < w.wait {
+		return false
+	}
 	for i := range b.in {
 		if c := b.group.committed[i]; !c.found || c.offset < int64(len(b.in[i].recs)) {
 			return false
