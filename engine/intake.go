@@ -146,6 +146,10 @@ func (in *intake) freshPositions(topics map[string]Topic) error {
 		if err != nil {
 			return err
 		}
+		if count := topics[src.Topic].Partitions; src.Stateful && first < count {
+			return fault.Stopf(fault.StateMismatch, "topic %s had %d partitions when source %s began, now it has %d: keys have moved to other partitions than their state; reprocess under another application name, or go through a repartition topic",
+				src.Topic, first, src.Name, count)
+		}
 		byStart := map[bool][]element.TopicPartition{}
 		for _, tp := range missing {
 			added := tp.Partition >= first
@@ -198,8 +202,13 @@ func (in *intake) firstCount(topic string, count int32) (int32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the committed offsets of topic %s: %w", topic, err)
 	}
-	for _, c := range committed {
+	own := in.a.r.ports.Checkpoints.StoreID()
+	for tp, c := range committed {
 		look(c.Found, c.Metadata)
+		// Nothing else would tell: a partition that starts now has no handle. When it moves, its new owner could not restore it.
+		if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil && h.StoreID != own {
+			return 0, fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", tp, h.StoreID, own)
+		}
 	}
 	return first, nil
 }

@@ -17,7 +17,9 @@ import (
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
 const patient = 5 * time.Second
@@ -377,4 +379,89 @@ func TestPartitionsMoveAtRandomWhileAnythingFails(t *testing.T) {
 	require.Positive(t, joined.Load())
 	require.Positive(t, left.Load())
 	t.Logf("%d joined, %d left, %d attempts ended, %d commits", joined.Load(), left.Load(), ended.Load(), len(w.commits))
+}
+
+// An instance with a directory of its own is refused also where it would begin with partitions that nobody had: what it
+// wrote there nobody else could restore.
+func TestAnInstanceWithAnotherDirectoryIsRefused(t *testing.T) {
+	w := newWorld(t, 2)
+	w.assign(1)
+	stop := w.start(w.config(), nil)
+	w.produce(20, 2)
+	require.Eventually(t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.committed[tp(0)].Offset == 10 }, patient, time.Millisecond)
+	w.dir = t.TempDir()
+	b := w.join("i2")
+	w.mu.Lock()
+	b.gain(slices.Values([]int32{1}))
+	w.mu.Unlock()
+	r, err := New(countPlan(t), b.config(), b.ports(), nil)
+	require.NoError(t, err)
+	err = r.Run(t.Context())
+	require.ErrorContains(t, err, "set state.checkpoints.dir to the directory that all instances share")
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(err))
+	require.NoError(t, stop())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.False(t, w.committed[tp(1)].Found)
+}
+
+// latest holds for partitions that were there when the application began, whoever gets them; one that was added since
+// starts at its beginning.
+func TestLatestHoldsForThePartitionsOfTheBeginning(t *testing.T) {
+	w := newWorld(t, 2)
+	w.others = true
+	w.assign(1)
+	w.produce(40, 4)
+	a, b := w.member, w.join("i2")
+	latest := func(m *member) func() error {
+		b := topology.New(app)
+		in := topology.FromTopic(b, "in", "in", serde.String(), serde.String(), topology.StartAt(topology.Latest()))
+		topology.ToTopic(in, "out", "out", serde.String(), serde.String())
+		plan, err := b.Plan()
+		require.NoError(t, err)
+		return m.startPlan(plan, m.config(), m.ports(), &Listener{AttemptEnded: func(_ int, err error, _ fault.Recovery, _ time.Duration) { require.NoError(t, err) }})
+	}
+	stopA := latest(a)
+	committed := func(p int32) func() bool {
+		return func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.committed[tp(p)].Found }
+	}
+	require.Eventually(t, committed(0), patient, time.Millisecond)
+	w.mu.Lock()
+	require.EqualValues(t, 20, w.committed[tp(0)].Offset, "what was there is passed over")
+	b.gain(slices.Values([]int32{1}))
+	w.mu.Unlock()
+	stopB := latest(b)
+	require.Eventually(t, committed(1), patient, time.Millisecond)
+	w.mu.Lock()
+	require.EqualValues(t, 20, w.committed[tp(1)].Offset, "here, too, though the other partition has a committed offset by now")
+	w.logs = append(w.logs, nil)
+	w.logs[2] = append(w.logs[2], element.Record{Key: []byte("new"), Value: []byte("x")})
+	b.gain(slices.Values([]int32{2}))
+	w.mu.Unlock()
+	require.Eventually(t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.committed[tp(2)].Offset == 1 }, patient, time.Millisecond)
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Len(t, w.output, 1, "the record of the added partition, which came before anybody knew of it")
+}
+
+// A partition that is added under keyed state takes keys away from where their state is. The running instance that gets it
+// stops before it processes a record of it.
+func TestAPartitionAddedUnderKeyedStateStopsTheRunningInstance(t *testing.T) {
+	w := newWorld(t, 2)
+	r, err := New(countPlan(t), w.config(), w.ports(), nil)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- r.Run(t.Context()) }()
+	w.produce(40, 4)
+	w.caughtUp()
+	w.mu.Lock()
+	w.logs = append(w.logs, []element.Record{{Key: []byte("k0"), Value: []byte("x")}})
+	w.gain(slices.Values([]int32{2}))
+	w.mu.Unlock()
+	err = <-done
+	require.ErrorContains(t, err, "topic in had 2 partitions when source in began, now it has 3")
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+	require.Len(t, w.output, 40)
 }

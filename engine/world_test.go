@@ -200,10 +200,14 @@ func (m *member) Stable(_ context.Context, tps []element.TopicPartition) (map[el
 	return out, nil
 }
 
-func (m *member) Start(_ context.Context, _ topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
+func (m *member) Start(_ context.Context, start topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
 	out := map[element.TopicPartition]int64{}
 	for _, p := range tps {
-		out[p] = 0
+		if out[p] = 0; start == topology.Latest() {
+			out[p] = int64(len(m.w.logs[p.Partition]))
+		}
 	}
 	return out, nil
 }
@@ -487,7 +491,11 @@ func (m *member) start(cfg Config, lis *Listener) (stop func() error) {
 }
 
 func (m *member) startWith(cfg Config, ports Ports, lis *Listener) (stop func() error) {
-	r, err := New(countPlan(m.w.t), cfg, ports, lis)
+	return m.startPlan(countPlan(m.w.t), cfg, ports, lis)
+}
+
+func (m *member) startPlan(plan *topology.Plan, cfg Config, ports Ports, lis *Listener) (stop func() error) {
+	r, err := New(plan, cfg, ports, lis)
 	require.NoError(m.w.t, err)
 	m.r = r
 	ctx, cancel := context.WithCancel(context.Background())
