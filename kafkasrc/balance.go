@@ -14,7 +14,7 @@ type candidate struct {
 	name       string // the instance id, or the member id: what the order goes by
 	topics     []string
 	together   [][]string
-	generation int32 // that of owned
+	generation int32 // of the round that owned was given in
 	owned      []element.TopicPartition
 }
 
@@ -233,10 +233,7 @@ func (p *planner) hand() map[string][]element.TopicPartition {
 	}
 	for u, m := range p.to {
 		tps := p.partitions(u)
-		if slices.ContainsFunc(tps, func(tp element.TopicPartition) bool {
-			c := p.claims[tp]
-			return len(c) > 0 && c[0] != m
-		}) {
+		if slices.ContainsFunc(tps, func(tp element.TopicPartition) bool { return !p.free(tp, m) }) {
 			continue
 		}
 		out[p.members[m].id] = append(out[p.members[m].id], tps...)
@@ -245,4 +242,14 @@ func (p *planner) hand() map[string][]element.TopicPartition {
 		slices.SortFunc(out[id], element.TopicPartition.Compare)
 	}
 	return out
+}
+
+// free says whether a member may have a partition now: nobody claims it, or it has it already. Two claims of one
+// generation cannot be; should they, all give it up.
+func (p *planner) free(tp element.TopicPartition, m int) bool {
+	c := p.claims[tp]
+	if len(c) == 0 {
+		return true
+	}
+	return c[0] == m && (len(c) == 1 || p.members[c[1]].generation < p.members[m].generation)
 }

@@ -43,8 +43,8 @@ const (
 //
 // A unit that moves is given to nobody until every other member that names a part of it as its own has given that up,
 // which it does with the answer to the round; then it joins again, and the unit moves. Without further changes the second
-// round is the last one. Who has a partition when several name it is decided by the highest generation, so a member that
-// slept through some rounds cannot take back what it had. Members of a rolling upgrade may differ in their topics and
+// round is the last one. Who has a partition when several name it is decided by the highest generation, that in which it
+// was given, so a member that slept through some rounds cannot take back what it had. Members of a rolling upgrade may differ in their topics and
 // co-partition groups: those that share a topic count as one group, and one that no member is interested in as a whole
 // falls apart into its topics until there is one.
 //
@@ -56,12 +56,16 @@ type copartitioned struct {
 
 	mu        sync.Mutex
 	interests []string       // of the last join
+	round     int32          // the generation that the last assignment was made in; -1 before the first
 	made      map[string]int // partition counts that the last assignment was made for; nil when it does not say
 	outdated  string         // why that does not fit; "" when it does
 	forced    int            // rejoins since it did
 }
 
-// memberNote is what a member adds to its metadata, leaderNote what the leader adds to an assignment.
+// memberNote is what a member adds to its metadata, leaderNote what the leader adds to an assignment: its generation
+// first of all. The client knows only the generation of the last join. Where the answer to the sync is that a further
+// round has begun, as happens to one that slept and is back, it would claim what it had before in a generation in which
+// it was given something else, or nothing: its claim would be as good as that of the owner.
 type memberNote struct {
 	V        int        `json:"v"`
 	Together [][]string `json:"together,omitempty"`
@@ -69,13 +73,14 @@ type memberNote struct {
 
 type leaderNote struct {
 	V          int            `json:"v"`
+	Generation int32          `json:"generation"`
 	Interests  string         `json:"interests"`
 	Partitions map[string]int `json:"partitions"`
 }
 
 // newCopartitioned checks the groups: their topics are among those to consume, and each is in one group at most.
 func newCopartitioned(topics []string, together [][]string) (*copartitioned, error) {
-	b := &copartitioned{}
+	b := &copartitioned{round: -1}
 	seen := map[string]bool{}
 	for _, g := range together {
 		g = slices.Clone(g)
@@ -101,13 +106,13 @@ func (*copartitioned) ProtocolName() string { return protocolName }
 func (*copartitioned) IsCooperative() bool  { return true }
 
 // JoinGroupMetadata gives what the leader will know of this member. The same input gives the same bytes: the broker
-// takes other bytes for a reason to balance.
-func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][]int32, generation int32) []byte {
-	b.mu.Lock()
-	b.interests = slices.Clone(interests)
-	b.mu.Unlock()
+// takes other bytes for a reason to balance. The generation is that of the last assignment, not that of the last join.
+func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][]int32, _ int32) []byte {
 	meta := kmsg.NewConsumerMemberMetadata()
-	meta.Version, meta.Topics, meta.Generation = metadataVersion, interests, generation
+	meta.Version, meta.Topics = metadataVersion, interests
+	b.mu.Lock()
+	b.interests, meta.Generation = slices.Clone(interests), b.round
+	b.mu.Unlock()
 	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together})
 	for _, topic := range slices.Sorted(maps.Keys(owned)) {
 		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
@@ -147,7 +152,7 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 		}
 		members = append(members, c)
 	})
-	note := leaderNote{V: noteVersion, Partitions: make(map[string]int, len(counts))}
+	note := leaderNote{V: noteVersion, Generation: cb.Info().Generation, Partitions: make(map[string]int, len(counts))}
 	for t, n := range counts {
 		note.Partitions[t] = int(n)
 	}
@@ -193,7 +198,7 @@ func (a *assignments) IntoSyncAssignment() []kmsg.SyncGroupRequestGroupAssignmen
 // restarted with other topics than the assignment was made for.
 func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int32, error) {
 	var in kmsg.ConsumerMemberAssignment
-	var note leaderNote
+	note := leaderNote{Generation: -1}
 	if len(assignment) > 0 { // a member that the leader does not know yet gets none
 		if err := in.ReadFrom(assignment); err != nil {
 			return nil, fmt.Errorf("assignment: %w", err)
@@ -204,7 +209,7 @@ func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.made, b.outdated = note.Partitions, ""
+	b.round, b.made, b.outdated = note.Generation, note.Partitions, ""
 	if note.V != 0 && note.Interests != fingerprint(b.interests, b.together) {
 		b.outdated = "the assignment was made for other topics of this instance"
 	}

@@ -36,6 +36,7 @@ func balanced(t *testing.T, b *copartitioned, counts map[string]int32, members .
 	for topic := range topics {
 		require.Contains(t, counts, topic)
 	}
+	mb.(kgo.GroupMemberBalancerInfo).SetBalanceInfo(kgo.BalanceInfo{Generation: 3})
 	into, err := mb.(kgo.GroupMemberBalancerOrError).BalanceOrError(counts)
 	require.NoError(t, err)
 	require.Equal(t, into.IntoSyncAssignment(), into.IntoSyncAssignment())
@@ -82,6 +83,27 @@ func TestBalancerTalksToItselfThroughTheBroker(t *testing.T) {
 	kept, err = newer.ParseSyncAssignment(out["m1"])
 	require.NoError(t, err)
 	require.Equal(t, map[string][]int32{"c": {0}}, kept, "half a unit is none")
+}
+
+// A member whose sync was answered with a further round has a generation in which it was given nothing.
+func TestAClaimIsOfTheRoundThatItWasGivenIn(t *testing.T) {
+	b, err := newCopartitioned([]string{"a"}, nil)
+	require.NoError(t, err)
+	claims := func(owned map[string][]int32, joined int32) int32 {
+		meta := kmsg.NewConsumerMemberMetadata()
+		require.NoError(t, meta.ReadFrom(b.JoinGroupMetadata([]string{"a"}, owned, joined)))
+		return meta.Generation
+	}
+	require.EqualValues(t, -1, claims(nil, 2))
+	out := balanced(t, b, map[string]int32{"a": 2}, asMember(t, b, "m1", "i1", []string{"a"}, nil, 2))
+	owned, err := b.ParseSyncAssignment(out["m1"])
+	require.NoError(t, err)
+	require.Equal(t, map[string][]int32{"a": {0, 1}}, owned)
+	require.EqualValues(t, 3, claims(owned, 3))
+	require.EqualValues(t, 3, claims(owned, 7))
+	_, err = b.ParseSyncAssignment(nil)
+	require.NoError(t, err)
+	require.EqualValues(t, -1, claims(nil, 8))
 }
 
 func TestBalancerTakesNothingForGranted(t *testing.T) {
@@ -193,6 +215,7 @@ func TestUnitsFollowMembersThatComeAndGo(t *testing.T) {
 }
 
 func TestAHalfIsNeverOwned(t *testing.T) {
+	t.Parallel()
 	k := newBed(t, 4)
 	topics := []string{k.in, k.Topic("other", 4, nil)}
 	var mu sync.Mutex
@@ -242,6 +265,7 @@ func TestAHalfIsNeverOwned(t *testing.T) {
 }
 
 func TestStaticRestartMovesNothing(t *testing.T) {
+	t.Parallel()
 	k := newBed(t, 6)
 	topics := []string{k.in, k.Topic("other", 6, nil)}
 	var all []*Group
@@ -265,6 +289,7 @@ func TestStaticRestartMovesNothing(t *testing.T) {
 }
 
 func TestStandbysTakeOver(t *testing.T) {
+	t.Parallel()
 	k := newBed(t, 2)
 	var all []*Group
 	for i := range 4 {
@@ -292,6 +317,7 @@ func TestStandbysTakeOver(t *testing.T) {
 // A rolling upgrade adds a topic that goes with the old one. The restarts are static: without more, the broker gives the
 // old assignments and nobody would get the new topic.
 func TestRollingUpgradeSharesTheNewTopic(t *testing.T) {
+	t.Parallel()
 	k := newBed(t, 4)
 	topics := []string{k.in, k.Topic("added", 4, nil)}
 	var all []*Group

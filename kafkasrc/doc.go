@@ -6,28 +6,35 @@
 //
 // Invariants:
 //
-//	I1  The ownership epoch grows before any callback that takes partitions away returns, and whenever the member
-//	    id changes. A Fence is given only for the current epoch and only while the member id is the one that
-//	    the epoch was taken with: a member that was expelled and joined anew never vouches for what it owned before.
+//	I1  Each partition has the epoch at which it was gained, which is another one each time it comes back, and a new one
+//	    whenever the member id changes. The epoch of what is taken away has grown before any callback that takes it
+//	    returns. A Fence is given only for claims whose partitions are owned since exactly those epochs, and only while
+//	    the member id is the one that they were given to: a member that was expelled and joined anew never vouches for
+//	    what it owned before. Other partitions and a new generation do not matter; the generation is read under the
+//	    lock that proves the claims.
 //	I2  A Fence never has an empty member id or a negative generation.
 //	I3  The Group's client fetches no records.
-//	I4  Deliveries of one partition are in offset order without overlap: every Delivery starts at or above the Next
+//	I4  A unit of the group (balancer.go: the partitions of one number of topics that go together) has one owner at a
+//	    time, who has all of it. It is given to another only when no member claims a part of it any more; a claim
+//	    counts by the generation in which it was given, not by that of the last join.
+//	I5  Deliveries of one partition are in offset order without overlap: every Delivery starts at or above the Next
 //	    of the one before, and Next only grows.
-//	I5  Next passes everything that a reader of committed records can never see: transaction markers, aborted
+//	I6  Next passes everything that a reader of committed records can never see: transaction markers, aborted
 //	    records, what compaction removed. Markers are fetched and counted for that. No timer or listing of end
 //	    offsets is needed: compaction spares the active segment, so the last offset below the last stable one always
 //	    belongs to a record or a marker. (Between those and an open transaction a removed tail can be passed only
 //	    when the transaction ends.)
-//	I6  The Fetcher never resets a position. One that the log does not have ends the process (OffsetGone). A partition
+//	I7  The Fetcher never resets a position. One that the log does not have ends the process (OffsetGone). A partition
 //	    is handed to kgo only when its topic's metadata are there: before, kgo lists offsets and takes the nearest
 //	    that exists, without an error.
-//	I7  From one Add to the next Remove the deliveries of a partition go on without a gap from the position of that
+//	I8  From one Add to the next Remove the deliveries of a partition go on without a gap from the position of that
 //	    Add, and nothing of an earlier stay, neither records nor errors nor a pause, comes into a later one: changes are
 //	    made between two polls, in the order of the calls, after the client was emptied of what it had.
 //
 // Goroutines: Group owns one that polls its client for errors, ended and awaited by Close; kgo's own are ended by
 // Close too. Fetcher has none besides kgo's: Run is the caller's goroutine.
 //
-// Files: group.go (joining, leaving, the poll loop), ownership.go (epochs and fences), fetcher.go (the fetch loop),
+// Files: group.go (joining, leaving, the poll loop), balancer.go (the protocol of the balancer), balance.go (its plan),
+// even.go (the numbers of the plan), ownership.go (epochs and fences), fetcher.go (the fetch loop),
 // streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch).
 package kafkasrc

@@ -44,8 +44,9 @@ type GroupConfig struct {
 	// none of them is shared out by itself; in two it must not be.
 	CoPartitioned [][]string
 	// BeforeRevoke, when set, is called before partitions are given up in a rebalance, while the epoch still holds
-	// and the group waits; ctx ends after RevokeBudget. It may take a last checkpoint. It is not called when
-	// the membership is lost, nor by Leave and Close.
+	// and the group waits; ctx ends after RevokeBudget. It may take a last checkpoint: commits count all the time. It is
+	// not called when the membership is lost (also when the member has come back under another id and learns only then
+	// that it lost something), nor by Leave and Close.
 	BeforeRevoke func(ctx context.Context, gone []element.TopicPartition)
 	// RevokeBudget bounds BeforeRevoke; 0 means half of RebalanceTimeout.
 	RevokeBudget time.Duration
@@ -199,12 +200,13 @@ func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][
 	}
 }
 
-func (g *Group) onRevoked(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+func (g *Group) onRevoked(_ context.Context, cl *kgo.Client, gone map[string][]int32) {
 	if len(gone) == 0 {
 		return
 	}
 	tps := sortedPartitions(gone)
-	if g.cfg.BeforeRevoke != nil && g.leaving.Err() == nil {
+	member, _ := cl.GroupMetadata()
+	if g.cfg.BeforeRevoke != nil && g.leaving.Err() == nil && g.own.isMember(member) {
 		ctx, cancel := context.WithTimeout(g.leaving, g.cfg.RevokeBudget)
 		g.cfg.BeforeRevoke(ctx, tps)
 		cancel()

@@ -160,7 +160,7 @@ func (r *reading) values(tp element.TopicPartition) []string {
 	return vs
 }
 
-// reaches waits until the position of a partition is offset, and checks I4 over all deliveries.
+// reaches waits until the position of a partition is offset, and checks I5 over all deliveries.
 func (r *reading) reaches(t *testing.T, tp element.TopicPartition, offset int64) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); r.next(tp) < offset && time.Now().Before(end); {

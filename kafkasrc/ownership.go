@@ -97,6 +97,13 @@ func (o *ownership) lost() (epoch uint64) {
 	return o.epoch
 }
 
+// isMember says whether what is owned was given to the member of this id.
+func (o *ownership) isMember(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return id != "" && id == o.member
+}
+
 // fail records the error that ends the membership. The first one stays.
 func (o *ownership) fail(err error) {
 	o.mu.Lock()

@@ -1,7 +1,9 @@
 package kafkasrc
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -124,4 +126,86 @@ func TestOwnershipModel(t *testing.T) {
 			last = now.Epoch
 		}
 	})
+}
+
+func claim(p int32, epoch uint64) element.Claim {
+	return element.Claim{TopicPartition: tp("in", p), Epoch: epoch}
+}
+
+func in(ps ...int32) map[string][]int32 { return map[string][]int32{"in": ps} }
+
+// Each case is a way in which claims taken at one moment meet a fence at a later one.
+func TestClaimsAndWhatHappensMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		meanwhile func(o *ownership)
+		now       func() (string, int32)
+		holds     []int32 // of the claims to 0 and 1
+	}{
+		{"nothing", func(*ownership) {}, as("m1", 3), []int32{0, 1}},
+		{"a new generation alone", func(*ownership) {}, as("m1", 9), []int32{0, 1}},
+		{"a round without a change", func(o *ownership) { o.assigned(nil, "m1") }, as("m1", 4), []int32{0, 1}},
+		{"another partition comes", func(o *ownership) { o.assigned(in(5), "m1") }, as("m1", 4), []int32{0, 1}},
+		{"another partition goes", func(o *ownership) { o.revoked(in(2)) }, as("m1", 4), []int32{0, 1}},
+		{"others come and go", func(o *ownership) { o.assigned(in(5), "m1"); o.revoked(in(5, 2)); o.assigned(in(2), "m1") }, as("m1", 6), []int32{0, 1}},
+		{"one is assigned again without a revoke", func(o *ownership) { o.assigned(in(0), "m1") }, as("m1", 4), []int32{0, 1}},
+		{"one is revoked", func(o *ownership) { o.revoked(in(1)) }, as("m1", 4), []int32{0}},
+		{"one is revoked and regained", func(o *ownership) { o.revoked(in(1)); o.assigned(in(1), "m1") }, as("m1", 5), []int32{0}},
+		{"all are lost", func(o *ownership) { o.lost() }, as("m1", 4), nil},
+		{"all are lost and regained", func(o *ownership) { o.lost(); o.assigned(in(0, 1, 2), "m1") }, as("m1", 5), nil},
+		{"all are lost and regained as another member", func(o *ownership) { o.lost(); o.assigned(in(0, 1, 2), "m2") }, as("m2", 5), nil},
+		{"another member id, before any callback", func(*ownership) {}, as("m2", 5), nil},
+		{"another member id, with the same partitions", func(o *ownership) { o.assigned(nil, "m2") }, as("m2", 5), nil},
+		{"another member id, with one partition less", func(o *ownership) { o.revoked(in(1)); o.assigned(nil, "m2") }, as("m2", 5), nil},
+		{"no member id", func(*ownership) {}, as("", 3), nil},
+		{"no generation", func(*ownership) {}, as("m1", -1), nil},
+		{"a fatal error", func(o *ownership) { o.fail(errFull) }, as("m1", 3), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOwnership()
+			o.assigned(in(0, 2), "m1")
+			o.assigned(in(1), "m1")
+			held := []element.Claim{claim(0, 1), claim(1, 2)}
+			c.meanwhile(o)
+			for _, h := range held {
+				member, generation, err := o.fence([]element.Claim{h}, c.now)
+				if slices.Contains(c.holds, h.Partition) {
+					require.NoError(t, err)
+					wantMember, wantGeneration := c.now()
+					require.Equal(t, wantMember, member)
+					require.Equal(t, wantGeneration, generation, "it is read anew")
+					continue
+				}
+				require.Error(t, err)
+				require.Empty(t, member)
+			}
+			_, _, err := o.fence(held, c.now)
+			require.Equal(t, len(c.holds) == len(held), err == nil, "one that is broken breaks all: %v", err)
+			_, _, err = o.fence(nil, c.now)
+			require.Error(t, err, "nothing is claimed")
+			_, _, err = o.fence([]element.Claim{claim(0, 0)}, c.now)
+			require.Error(t, err, "epoch 0 is none")
+			_, _, err = o.fence([]element.Claim{claim(7, 0)}, c.now)
+			require.Error(t, err, "what was never owned is not owned since 0")
+		})
+	}
+}
+
+func TestClaimsAreReadUnderTheLock(t *testing.T) {
+	o := newOwnership()
+	o.assigned(in(0), "m1")
+	revoked := make(chan struct{})
+	_, _, err := o.fence([]element.Claim{claim(0, 1)}, func() (string, int32) {
+		go func() { o.revoked(in(0)); close(revoked) }()
+		select {
+		case <-revoked:
+			t.Error("a partition was taken away between the check and the reading of the generation")
+		case <-time.After(50 * time.Millisecond):
+		}
+		return "m1", 1
+	})
+	require.NoError(t, err)
+	<-revoked
+	_, _, err = o.fence([]element.Claim{claim(0, 1)}, as("m1", 1))
+	requireRejoin(t, err)
 }
