@@ -277,11 +277,35 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 		if i == 2 {
 			break // data that comes back is removed again
 		}
+		if i == 1 {
+			if err := r.deleteLateMarkers(ctx, plan); err != nil {
+				return rep, err
+			}
+		}
 		if err := r.syncRemovals(ctx, files); err != nil {
 			return rep, err
 		}
 	}
 	return rep, nil
+}
+
+// deleteLateMarkers removes what was written beside roots of the plan since the listing. Who writes one later finds that the
+// root is gone.
+func (r *Repository) deleteLateMarkers(ctx context.Context, plan *cleanPlan) error {
+	listed := map[string]bool{}
+	for _, f := range plan.markers {
+		listed[f.Name] = true
+	}
+	for _, f := range plan.roots {
+		p := parseFilePath(f.Name)
+		p.kind = markerFile
+		if marker := p.String(); !listed[marker] {
+			if err := r.st.Delete(ctx, marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // syncRemovals makes the removal of files durable.

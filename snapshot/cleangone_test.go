@@ -215,7 +215,7 @@ func TestCleanGoneDeletesNothingWhenItCannotTell(t *testing.T) {
 		"shop/a/chk-41-0000000000000001.root":      damage("shop/a/chk-41-0000000000000001.root"),
 		"shop/a/chk-42-0000000000000001.committed": damage("shop/a/chk-42-0000000000000001.committed"),
 		"shop/b/chk-46-0000000000000002.root":      damage("shop/b/chk-46-0000000000000002.root"),
-		"shop/a/chk-43-0000000000000001.root":      func(g *goneBed) { require.NoError(t, g.m.Remove("shop/a/chk-43-0000000000000001.root")) },
+		"shop/a/chk-44-0000000000000001.root":      func(g *goneBed) { require.NoError(t, g.m.Remove("shop/a/chk-44-0000000000000001.root")) },
 		"shop/b/chk-47-0000000000000002.root": func(g *goneBed) { // without a marker: only the handle knows
 			require.NoError(t, g.m.Remove(g.prev.Path))
 			require.NoError(t, g.m.Remove(strings.TrimSuffix(g.prev.Path, rootSuffix)+markerSuffix))

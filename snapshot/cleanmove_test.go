@@ -279,3 +279,54 @@ func (p *pauseFS) Link(old, name string) error {
 	p.pause("link", name)
 	return p.FS.Link(old, name)
 }
+
+// A process is stopped after its commit, before or while it writes the marker. Meanwhile the task goes on elsewhere, and the
+// root is superseded and removed. No marker stays that tells of a lost root.
+func TestAMarkerThatComesLateDoesNotStay(t *testing.T) {
+	for _, op := range []string{"create", "link", "open", "clean"} {
+		m := vfs.NewMem()
+		zombie, pause := openPaused(t, m, "a", 1)
+		prev, root := commits(t, zombie, 1, 1, 2, nil, nil, taskA)
+		ref, root := mustCheckpoint(t, zombie, 3, 1, prev, root, map[element.TaskID]change{taskA: {"totals/acc|x": val("3")}})
+		marker := strings.TrimSuffix(ref.Path, rootSuffix) + markerSuffix
+		a, pauseA := openPaused(t, m, "a", 1)
+		b := openRepo(t, m, "b")
+		clean := func() {
+			commits(t, b, 2, 4, 6, &ref, root, taskA)
+			prevA, _ := commits(t, a, 3, 1, 1, nil, nil, taskB)
+			_, err := a.Clean(ctx, []RootRef{*prevA})
+			require.NoError(t, err)
+		}
+		switch op {
+		case "clean": // the marker comes when the cleaner has decided
+			pauseA.at = func(o, name string) {
+				if o == "remove" && name == ref.Path {
+					pauseA.at = nil
+					require.NoError(t, zombie.MarkCommitted(ctx, ref))
+				}
+			}
+			clean()
+			require.Nil(t, pauseA.at)
+		case "open":
+			pause.once("open", ref.Path, 1, clean)
+			require.NoError(t, zombie.MarkCommitted(ctx, ref))
+		default:
+			pause.at = func(o, name string) {
+				if o == op && (o == "create" || name == marker) {
+					pause.at = nil
+					clean()
+				}
+			}
+			require.NoError(t, zombie.MarkCommitted(ctx, ref))
+		}
+		require.Nil(t, pause.at)
+		files := listAll(t, b)
+		require.NotContains(t, files, ref.Path, op)
+		require.NotContains(t, files, marker, op)
+	}
+}
+
+func (p *pauseFS) Remove(name string) error {
+	p.pause("remove", name)
+	return p.FS.Remove(name)
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/millweir/millweir/element"
 )
@@ -81,12 +82,18 @@ func (c *cleaner) readAll(inv *inventory) (news int, err error) {
 			continue
 		}
 		for _, p := range in.missingRoots() { // it may name anything
-			if c.r.markerStands(c.ctx, p) {
+			if in.lost(p, inv.marked) && c.r.markerStands(c.ctx, p) {
 				return news, corrupt(p.name.String(), p.String(), "root", fs.ErrNotExist)
 			}
 		}
 	}
 	return news, nil
+}
+
+// lost reports whether a root of which only the marker is there was the newest that the instance committed. One that is older
+// is superseded; its process may have been stopped before it wrote the marker, until the root was removed.
+func (in *instanceFiles) lost(root filePath, marked map[string]bool) bool {
+	return !slices.ContainsFunc(in.roots, func(p filePath) bool { return p.name.ID > root.name.ID && marked[p.String()] })
 }
 
 // readOne reads a root and, when it has one, its marker. A marker that has gone since it was listed was removed with its

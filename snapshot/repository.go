@@ -308,7 +308,8 @@ func (r *Repository) LoadRoots(ctx context.Context, refs []RootRef) (map[RootRef
 	return out, nil
 }
 
-// MarkCommitted notes beside the root that its transaction is committed. Repeating it is harmless.
+// MarkCommitted notes beside the root that its transaction is committed. Repeating it is harmless. A process that is slow to
+// do it, or was stopped before, may come when the root has been superseded and removed: then no marker stays.
 func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
 	p := parseFilePath(ref.Path)
 	if p.kind != rootFile || p.dir != r.dir || p.name != ref.Name {
@@ -316,7 +317,13 @@ func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
 	}
 	p.kind = markerFile
 	_, err := r.st.Put(ctx, p.String(), writeBytes(encodeMarker(ref)))
-	if errors.Is(err, fs.ErrExist) {
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrExist):
+		return err
+	case r.exists(ctx, ref.Path):
+		return nil
+	}
+	if err = r.st.Delete(ctx, p.String()); errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	return err
