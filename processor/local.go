@@ -23,6 +23,7 @@ type localPace struct {
 	retry time.Duration // before a copy is built anew a second time, doubled up to retryMost; default 10 s
 	high  int64         // bytes that wait to be written above which nothing is read; default 16 MiB
 	close time.Duration // for the last reads and the last write; default 5 s
+	spare time.Duration // before copies go whose tasks another instance has taken while this one was down; default 1 h
 }
 
 const (
@@ -38,6 +39,7 @@ func (p localPace) withDefaults() localPace {
 	orDefault(&p.retry, 10*time.Second)
 	orDefault(&p.high, 16<<20)
 	orDefault(&p.close, 5*time.Second)
+	orDefault(&p.spare, time.Hour)
 	return p
 }
 
@@ -118,6 +120,7 @@ func startKeeper(local *store.Local, repo *snapshot.Repository, own element.Inca
 		wake: make(chan struct{}, 1), ctx: ctx, stop: stop, closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	k.reader.last = time.Now()
+	k.reader.spareUntil = k.reader.last.Add(pace.spare)
 	go k.run()
 	return k
 }
@@ -197,6 +200,9 @@ func (k *keeper) due() time.Time {
 	}
 	if k.off {
 		return at
+	}
+	if !k.reader.spareUntil.IsZero() {
+		sooner(k.reader.spareUntil)
 	}
 	for _, l := range k.lanes {
 		switch {

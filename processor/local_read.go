@@ -25,6 +25,8 @@ type reader struct {
 	notBefore time.Time     // the next pass
 	slept     time.Duration // in this pass
 
+	spareUntil time.Time // when copies go that no task here has asked for; zero: they are gone
+
 	chunk   time.Time // since when it has worked without a pause
 	entries int
 	bytes   int
@@ -48,6 +50,7 @@ func (k *keeper) pass() {
 	k.begin()
 	defer k.end()
 	k.meet()
+	k.dropUnused()
 	k.follow()
 	for _, task := range k.tasks(func(l *lane) bool { return l.lost && k.mayRebuild(l) }) {
 		if k.ctx.Err() != nil || k.disabled() {
@@ -63,6 +66,25 @@ func (k *keeper) meet() {
 		stay := k.look(task).stay
 		at, ok := k.local.Version(task)
 		k.update(task, stay, func(l *lane) { l.start(at, ok) })
+	}
+}
+
+// dropUnused drops copies that were on disk when the process started and whose tasks have not come.
+func (k *keeper) dropUnused() {
+	if r := &k.reader; r.spareUntil.IsZero() || time.Now().Before(r.spareUntil) {
+		return
+	}
+	k.reader.spareUntil = time.Time{}
+	for _, task := range k.local.Tasks() {
+		k.mu.Lock()
+		unused := k.lanes[task] == nil
+		if unused {
+			k.local.Remove(task)
+		}
+		k.mu.Unlock()
+		if unused {
+			k.log.Info("the local copy of a task's state is set aside: the task is not on this instance", "task", task.String())
+		}
 	}
 }
 

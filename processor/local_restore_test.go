@@ -371,6 +371,26 @@ func TestLeftWhileTheCopyIsBuilt(t *testing.T) {
 	l.stop(0)
 }
 
+// Tasks that other instances have taken while the process was down leave nothing behind for ever.
+func TestCopiesOfTasksThatDoNotComeGo(t *testing.T) {
+	l := newLine(t)
+	l.checkpoint(changes{task0: {put(0, "a", "1")}, task1: {put(0, "b", "1")}})
+	l.start()
+	l.announce()
+	l.settled()
+	l.stop(time.Second)
+	l.pace.spare = 50 * time.Millisecond
+	l.start()
+	require.Len(t, l.local.Tasks(), 2)
+	l.keeper.Committed(*l.root, l.all()[:1])
+	require.Eventually(t, func() bool { return len(l.local.Tasks()) == 1 }, 5*time.Second, time.Millisecond)
+	_, ok := l.restore(task0)
+	require.True(t, ok)
+	l.restarted(time.Second)
+	require.Equal(t, []element.TaskID{task0}, l.local.Tasks())
+	l.stop(0)
+}
+
 // A full run that another process has made says nothing of what it was made from.
 func TestKeeperTrustsOnlyItsOwnMerges(t *testing.T) {
 	l := newLine(t)
@@ -385,10 +405,12 @@ func TestKeeperTrustsOnlyItsOwnMerges(t *testing.T) {
 	l.checkpoint(changes{})
 	l.settled()
 	require.Equal(t, built, l.log.count(builtAnew), "its own")
+	l.checkpoint(changes{task0: {put(0, "c", "1")}})
+	l.settled()
+	require.Equal(t, built, l.log.count(builtAnew))
 	l.inc++ // another instance has it for a while, and this one is not told
 	k := l.keeper
 	l.keeper = nil
-	l.checkpoint(changes{task0: {put(0, "c", "1")}})
 	l.merge(task0, 2)
 	l.checkpoint(changes{})
 	l.keeper = k
