@@ -51,6 +51,11 @@ func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
 	if q == nil {
 		return nil // its task has left, and the source does not know it yet
 	}
+	if ctx.Err() != nil {
+		// The partition was removed after the source had decided on this delivery. Should it be back already, the inbox
+		// is that of its new stay.
+		return ctx.Err()
+	}
 	if !q.full() {
 		q.put(d)
 		return nil
@@ -61,7 +66,7 @@ func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
 		select {
 		case <-f.popped:
 		case <-stall.C:
-			if f.otherStarves(d.From) {
+			if ctx.Err() == nil && f.otherStarves(d.From) {
 				q.put(d)
 				f.pause(d.From)
 				// Only now may the task resume it: were the mark set first, the task could drain the inbox and resume

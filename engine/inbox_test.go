@@ -157,3 +157,17 @@ func TestBackoffGrowsToItsMaximumAndResets(t *testing.T) {
 	require.Equal(t, []time.Duration{time.Second, 1500 * time.Millisecond, 2250 * time.Millisecond, 3 * time.Second, 3 * time.Second}, got)
 	require.Equal(t, time.Second, b.next(now+2*time.Hour))
 }
+
+// The source decides on a delivery, the partition leaves and comes back, and only then the delivery is handed over.
+func TestFeederKeepsALateDeliveryFromTheNextStay(t *testing.T) {
+	f := newFeeder(func(...element.TopicPartition) {})
+	q := newInbox(4)
+	removed, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.add(tp(3), q)
+	require.ErrorIs(t, f.deliver(removed, delivery(3, 7, 1)), context.Canceled)
+	_, ok := q.tryPop()
+	require.False(t, ok)
+	require.NoError(t, f.deliver(t.Context(), delivery(3, 3, 1)))
+	require.EqualValues(t, 3, popNow(t, q).delivery.Next)
+}

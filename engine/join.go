@@ -6,6 +6,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -85,6 +86,7 @@ func (a *attempt) onJoined(err error) ([]checkpoint.Action, error) {
 		in.close()
 		return nil, fmt.Errorf("take in %d partitions: %w", len(in.since), err)
 	}
+	failpoint.Hit(failpoint.JoinBefore)
 	var actions []checkpoint.Action
 	early := false
 	for _, t := range in.tasks {
@@ -112,6 +114,7 @@ func (a *attempt) onJoined(err error) ([]checkpoint.Action, error) {
 	if early {
 		actions = append(actions, a.co.RequestCheckpoint(a.now(), checkpoint.Early)...)
 	}
+	failpoint.Hit(failpoint.JoinAfter)
 	a.tellJoined(in)
 	return actions, a.reconcile()
 }

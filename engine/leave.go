@@ -6,6 +6,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 )
 
 // revocation is the group's wish to take partitions away, which waits for their tasks to leave.
@@ -104,6 +105,7 @@ func (a *attempt) allHalted(id element.TaskID) bool {
 
 // onLeft removes tasks and tells those who wait for it.
 func (a *attempt) onLeft(ids []element.TaskID) {
+	failpoint.Hit(failpoint.LeaveBefore)
 	var gone []element.TopicPartition
 	for _, id := range ids {
 		gone = append(gone, a.detach(id))
@@ -114,6 +116,7 @@ func (a *attempt) onLeft(ids []element.TaskID) {
 	if a.r.lis.Left != nil {
 		a.r.lis.Left(gone)
 	}
+	failpoint.Hit(failpoint.LeaveAfter)
 	a.revocations = slices.DeleteFunc(a.revocations, func(rev *revocation) bool {
 		for _, id := range ids {
 			delete(rev.tasks, id)

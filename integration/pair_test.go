@@ -56,15 +56,32 @@ func (p *pair) progresses() {
 	}
 }
 
-// fails has an instance die at a point, and starts it again. It says whether the point was hit: some are on one's way only
-// when the other one is not there.
+// fails has an instance die at a point, and starts it again.
 func (p *pair) fails(i int, point failpoint.Point, n int) {
 	p.t.Helper()
 	c := failAt(point, n)
 	p.jobs[i].kill()
-	p.start(i, c.armed[0])
-	p.diesAt(p.jobs[i], c.armed[0], c.stop)
+	if !handover(point) {
+		p.start(i, c.armed[0])
+		p.diesAt(p.jobs[i], c.armed[0], c.stop)
+		p.start(i, "")
+		return
+	}
+	// The other one dies, and its partitions come here; it comes back, and they go there again.
+	armed, other := string(point)+"#1", 1-i
+	p.start(i, armed)
+	p.works(i)
+	p.jobs[other].kill()
+	if strings.HasPrefix(string(point), "leave-") {
+		p.jobs[i].await("partitions taken in beside the others")
+		p.start(other, "")
+	}
+	p.diesAt(p.jobs[i], armed, false)
+	if !strings.HasPrefix(string(point), "leave-") {
+		p.start(other, "")
+	}
 	p.start(i, "")
+	p.works(other)
 }
 
 // pauses stops an instance for longer than its session, and lets it go on when the other one has taken over.
@@ -80,6 +97,9 @@ func (p *pair) pauses(i int, d time.Duration) {
 func (p *pair) blows(rnd *rand.Rand, plan pairPlan) {
 	var all []func(i int) string
 	points := pairPoints()
+	if only := os.Getenv("FAILPOINT_ONLY"); only != "" {
+		points = []failpoint.Point{failpoint.Point(only)}
+	}
 	rnd.Shuffle(len(points), func(a, b int) { points[a], points[b] = points[b], points[a] })
 	for _, point := range points[:min(plan.points, len(points))] {
 		n := 1 + rnd.IntN(3)

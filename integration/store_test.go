@@ -116,8 +116,8 @@ func (s *site) leftOver(repo *snapshot.Repository) (left []string) {
 	}
 	waiting := map[string]bool{}
 	for _, name := range s.fileNames() {
-		if strings.Count(name, "/") < 2 || known[name] {
-			continue // the store's own id; what a retained root names
+		if strings.Count(name, "/") < 2 || known[name] || filepath.Base(name) == "instance" {
+			continue // the store's own id; what a retained root names; what an instance announces itself with
 		}
 		// A merge that ended after the last root was made up is named by the next one only: of each task at most one, by
 		// the last process. It bears the name of the checkpoint after which the merging began.

@@ -51,6 +51,10 @@ const (
 	InitAfter          Point = "init-after"
 	RestoreBefore      Point = "restore-before"
 	RestoreAfter       Point = "restore-after"
+	JoinBefore         Point = "join-before"
+	JoinAfter          Point = "join-after"
+	LeaveBefore        Point = "leave-before"
+	LeaveAfter         Point = "leave-after"
 )
 
 // Info describes a point.
@@ -108,4 +112,8 @@ var Points = []Info{
 	{StartCommitAfter, false, "checkpoint 0 is committed; no record has been read"},
 	{RestoreBefore, true, "the state of a task is about to be read"},
 	{RestoreAfter, true, "it is in memory; no record has been read"},
+	{JoinBefore, false, "partitions that came to a running instance are restored; its checkpoints do not have them yet"},
+	{JoinAfter, false, "their tasks are part of the attempt; nothing of theirs is committed here"},
+	{LeaveBefore, false, "tasks have had their last checkpoint; they are still there, what they held back is not dropped"},
+	{LeaveAfter, false, "they have left; the group has not heard"},
 }
