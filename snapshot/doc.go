@@ -13,13 +13,20 @@
 //	    (task, interval, states) and order of keys are checked too; a Restore that returned nil checked everything.
 //	I5  Decoders return errors for any input, and allocate in proportion to the bytes that are there, whatever the
 //	    bytes claim.
-//	I6  Clean deletes only files of its own instance that nothing reaches: no retained root, no root named by a
-//	    committed handle, no root of another instance, no root that holds a task of which no newer root is known to
-//	    be committed, nothing newer than the newest committed checkpoint, and nothing of an incarnation that appeared
-//	    after the Repository was opened (a successor's). If one root cannot be read it deletes nothing.
+//	I6  Clean deletes only files of its own instance that nothing reaches: no root that is among the NumRetained newest
+//	    committed ones of one of its tasks, no root named by a committed handle, no root of another instance, no root
+//	    that holds a task of which no newer root is known to be committed, nothing newer than what this process
+//	    committed last, and nothing of an incarnation that appeared after the Repository was opened (a successor's).
+//	    CleanGone deletes in directories of instances that are not in the group, by the same reachability and all
+//	    committed handles of the group. If one root cannot be read, or is lost, neither deletes anything. What is not
+//	    needed when they decide is not needed ever after, so a process may be stopped anywhere in them while others go on.
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows the
 //	    task. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.
+//	I8  Checkpoint ids are compared only within the history of one task, where they grow whichever instance it lives on,
+//	    and within what one process writes. Those of two instances mean nothing to each other.
+//	I9  A marker goes for good before its root, a root before what it names. A marker without its root is a lost root; who
+//	    writes one late looks whether the root is still there.
 //
 // Layout below the checkpoint directory (docs/format describes the files):
 //
@@ -28,11 +35,13 @@
 //	<application>/<instance>/chk-<name>.root            root metadata
 //	<application>/<instance>/chk-<name>.committed       marker: the transaction is known to be committed
 //	<application>/<instance>/full-<name>-<task>.data    a chain merged into one full run
+//	<application>/<instance>/instance                   announcement: the instance has been here
 //
 // The package starts no goroutine. A Repository may be used from several; one Persist at a time per checkpoint name.
 // Resolve, ParseHandle and the codecs are pure.
 //
-// Files: names.go names and paths, errors.go, storage.go and local.go (Storage), storeid.go, codec.go (binary
+// Files: names.go names and paths, errors.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
-// list.go, instances.go, persist.go, restore.go, chain.go, verify.go, merge.go, clean.go, resolve.go with refusal.go, recover.go.
+// list.go, instances.go, announce.go, persist.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go,
+// cleangone.go, resolve.go with refusal.go, recover.go.
 package snapshot
