@@ -41,8 +41,9 @@ func (s *site) shared(job *process, want map[string]int) {
 }
 
 // deadOwner kills one of two instances when it has just written into a transaction of a minute, and has the one that is
-// left, or one of another name, go on. Ten seconds after it is ready nobody stands in the way of readers.
-func deadOwner(s *site, renamed bool) {
+// left, or one of another name, go on. Ten seconds after it is ready nobody stands in the way of readers. A young one has not
+// taken a checkpoint yet.
+func deadOwner(s *site, young, renamed bool) {
 	s.every = 20 * time.Second // so that the transaction is open when the process dies
 	file := s.file(counts, "{{.TransactionTimeout}}", "60s")
 	quick := s.file(counts, "{{.TransactionTimeout}}", "60s", "{{.Interval}}", "300ms")
@@ -52,9 +53,13 @@ func deadOwner(s *site, renamed bool) {
 	second := s.named(file, b, "b")
 	s.shared(second, map[string]int{a: 2, b: 2})
 	second.await("msg=processing")
-	s.tell(700)
-	s.caughtUp(second) // the first checkpoint comes soon, whatever the interval
-	s.tell(700)
+	n := 700
+	s.tell(n)
+	if !young {
+		s.caughtUp(second) // the first checkpoint comes soon, whatever the interval
+		s.tell(700)
+		n += 700
+	}
 	first.until(20*time.Second, func() bool { return s.ongoing(b) != "" }, "the second one has no transaction open")
 	second.kill()
 	next := first
@@ -70,21 +75,26 @@ func deadOwner(s *site, renamed bool) {
 	s.t.Logf("free %v after the successor was ready", time.Since(ready).Round(time.Millisecond))
 	s.caughtUp(next)
 	next.stop()
-	s.countedOnce(1400)
+	s.countedOnce(n)
+}
+
+var deadOwners = map[string]struct{ young, renamed bool }{
+	"by the one that is left": {}, "by one of another name": {renamed: true},
+	"a young one, by the one that is left": {young: true}, "a young one, by one of another name": {true, true},
 }
 
 func TestC08_TheDeadOwnersTransactionIsEnded(t *testing.T) {
-	for name, renamed := range map[string]bool{"by the one that is left": false, "by one of another name": true} {
+	for name, c := range deadOwners {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			deadOwner(fakeSite(t, 4).impatient(), renamed)
+			deadOwner(fakeSite(t, 4).impatient(), c.young, c.renamed)
 		})
 	}
 }
 
 func TestC08_RealTheDeadOwnersTransactionIsEnded(t *testing.T) {
-	for name, renamed := range map[string]bool{"by the one that is left": false, "by one of another name": true} {
-		t.Run(name, func(t *testing.T) { deadOwner(realSite(t, 4).impatient(), renamed) })
+	for name, c := range deadOwners {
+		t.Run(name, func(t *testing.T) { deadOwner(realSite(t, 4).impatient(), c.young, c.renamed) })
 	}
 }
 
@@ -108,10 +118,10 @@ func TestC08_TwoSinks(t *testing.T) {
 		return p
 	}
 	p := validate("SECOND", "out", "TOPIC", "other", "MORE", "")
-	require.Equal(t, 3, p.exit(0), p.stderr.String())
+	require.Equal(t, 3, p.exit(time.Second), p.stderr.String())
 	require.Regexp(t, `service.yaml:\d+:\d+: sinks.out: repeated key on line 11; it already stands on line 10`, p.stderr.String())
 	p = validate("SECOND", "again", "TOPIC", "other", "MORE", ", transactional-id: mine")
-	require.Equal(t, 3, p.exit(0), p.stderr.String())
+	require.Equal(t, 3, p.exit(time.Second), p.stderr.String())
 	require.Contains(t, p.stderr.String(), "sinks.again.transactional-id: unknown key")
 
 	b := topology.New("two")

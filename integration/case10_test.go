@@ -65,14 +65,20 @@ func (p *couple) suspend(i int, sessions float64, meanwhile func()) {
 	time.Sleep(time.Until(began.Add(time.Duration(sessions * float64(s.session)))))
 }
 
-// wake lets instance i go on. Its place is gone: it aborts, goes on living, and gets its share again.
-func (p *couple) wake(i int) {
+// wake lets instance i go on. Its place is gone: it aborts, goes on living, gets its share again, and, if there is input,
+// works on it.
+func (p *couple) wake(i int, working bool) {
 	s, victim, other := p.s, p.jobs[i], p.jobs[1-i]
 	s.t.Helper()
 	failed := [2]int{victim.restarts(), other.restarts()}
+	commits := func() int { return strings.Count(victim.stderr.String(), `msg="checkpoint committed"`) } // the first one of each attempt
+	before := commits()
 	require.NoError(s.t, victim.cmd.Process.Signal(syscall.SIGCONT))
 	victim.until(20*time.Second, func() bool { return victim.restarts() > failed[0] }, "it does not notice")
 	p.sharing()
+	if working {
+		victim.until(20*time.Second, func() bool { return commits() > before }, "it commits nothing")
+	}
 	require.False(s.t, other.ended())
 	require.Equal(s.t, failed[1], other.restarts(), "the other one is not disturbed: %s", other.stderr.tail(5))
 	for line := range strings.Lines(victim.stderr.String()) {
@@ -105,7 +111,7 @@ func staleOwner(s *site, repetitions int) {
 		i := rnd.IntN(2)
 		time.Sleep(time.Duration(rnd.Int64N(int64(2 * s.every))))
 		p.suspend(i, 1.2+0.8*rnd.Float64(), func() {})
-		p.wake(i)
+		p.wake(i, true)
 	}
 	close(stop)
 	f := <-flowed
@@ -158,7 +164,7 @@ func zombieWithForgottenIDs(s *site) {
 	}, "the broker still knows the suspended one's ids")
 	s.countedOnce(1400)
 	before := s.read(s.out)
-	p.wake(0)
+	p.wake(0, false)
 	time.Sleep(2 * time.Second)
 	require.Equal(t, len(before), len(s.read(s.out)))
 	s.countedOnce(1400)
