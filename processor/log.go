@@ -22,7 +22,7 @@ const skipLogged = 10
 func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 	var skipped, tombstones atomic.Int64
 	first := new(atomic.Bool)
-	return &engine.Listener{
+	lis := &engine.Listener{
 		AttemptStarted: func(i engine.AttemptInfo) {
 			first.Store(true)
 			log.Info("processing", "attempt", i.Attempt, "tasks", i.Tasks, "fresh", i.Fresh, "checkpoint", uint64(i.Checkpoint), "took", i.Took.Round(time.Millisecond))
@@ -42,20 +42,6 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 			if user.AttemptEnded != nil {
 				user.AttemptEnded(n, err, rec, delay)
 			}
-		},
-		StandingBy: func() {
-			log.Info("standing by: the group has no partition for this instance")
-			if user.StandingBy != nil {
-				user.StandingBy()
-			}
-		},
-		Joined: func(tps []element.TopicPartition) {
-			log.Info("partitions taken in beside the others", "partitions", tps)
-			call(user.Joined, tps)
-		},
-		Left: func(tps []element.TopicPartition) {
-			log.Info("partitions given up after a last checkpoint", "partitions", tps)
-			call(user.Left, tps)
 		},
 		Restored: func(t element.TaskID, from snapshot.RootRef, s snapshot.Stats, took time.Duration) {
 			log.Info("state restored", "task", t.String(), "checkpoint", from.Name.String(), "runs", s.DeltaRuns+s.FullRuns, "entries", s.DeltaEntries+s.FullEntries, "bytes", s.Bytes(), "local_copy", s.Local, "local_entries", s.LocalEntries, "took", took.Round(time.Millisecond))
@@ -118,6 +104,26 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 				user.Skipped(t, step, reason)
 			}
 		},
+	}
+	logAssignment(log, lis, user)
+	return lis
+}
+
+// logAssignment adds what tells of partitions that come and go.
+func logAssignment(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
+	lis.StandingBy = func() {
+		log.Info("standing by: the group has no partition for this instance")
+		if user.StandingBy != nil {
+			user.StandingBy()
+		}
+	}
+	lis.Joined = func(tps []element.TopicPartition) {
+		log.Info("partitions taken in beside the others", "partitions", tps)
+		call(user.Joined, tps)
+	}
+	lis.Left = func(tps []element.TopicPartition) {
+		log.Info("partitions given up after a last checkpoint", "partitions", tps)
+		call(user.Left, tps)
 	}
 }
 
