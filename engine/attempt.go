@@ -219,6 +219,7 @@ func (a *attempt) tearDown() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), abortTimeout)
 	defer cancel()
 	if err := a.r.ports.Committer.Abort(ctx); err != nil {
+		a.r.untidy = true
 		a.r.lis.abortFailed(err)
 	}
 	a.leaveMerges()

@@ -18,6 +18,8 @@ type Assignment struct {
 	Partitions []element.TopicPartition
 	// Since is the epoch at which each of them was gained, this time.
 	Since map[element.TopicPartition]uint64
+	// Member: the group knows this instance and has given it Partitions, which may be none.
+	Member bool
 }
 
 // Group is the instance's membership in the consumer group.

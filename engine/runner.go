@@ -40,6 +40,9 @@ type Runner struct {
 	cleanedGroup time.Time                          // when CleanGroup was last called
 	// rejoined: ownership was lost since the last commit, and the next attempt followed at once.
 	rejoined bool
+	// untidy: transactions under our ids may be open that no attempt has begun since, a predecessor's or one that could not
+	// be aborted.
+	untidy bool
 }
 
 // keptState is a task's state in memory after its attempt has ended, and the checkpoint whose commit it is sure of.
@@ -58,7 +61,7 @@ func New(plan *topology.Plan, cfg Config, ports Ports, lis *Listener) (*Runner, 
 	if lis == nil {
 		lis = &Listener{}
 	}
-	return &Runner{plan: plan, cfg: cfg, ports: ports, lis: lis, start: time.Now(), kept: map[element.TaskID]*keptState{}}, nil
+	return &Runner{plan: plan, cfg: cfg, ports: ports, lis: lis, start: time.Now(), kept: map[element.TaskID]*keptState{}, untidy: true}, nil
 }
 
 // Run processes until ctx ends; then it takes a last checkpoint, within the shutdown timeout, and returns nil. Any
@@ -138,12 +141,33 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 			told = true
 			r.lis.StandingBy()
 		}
+		var again <-chan time.Time
+		if asg.Member && r.untidy {
+			if again = r.tidy(ctx); again == nil {
+				continue
+			}
+		}
 		select {
 		case <-r.ports.Group.Changes():
+		case <-again:
 		case <-ctx.Done():
 			return Assignment{}, nil
 		}
 	}
+}
+
+// tidy ends the transactions that are open under our ids while this instance stands by. No attempt of ours will, and the
+// instance that has the partitions now must not, since this one lives: its stable read would wait for their timeout, and
+// so would every reader of the output. It must be a member again, or it might be the older one of two processes. After an
+// error the channel says when to try again.
+func (r *Runner) tidy(ctx context.Context) <-chan time.Time {
+	bounded, cancel := context.WithTimeout(ctx, abortTimeout)
+	defer cancel()
+	if r.ports.Committer.Init(bounded) != nil {
+		return time.After(time.Second)
+	}
+	r.untidy = false
+	return nil
 }
 
 // attempt runs once from restore to failure or stop, and leaves nothing running. The end of stop is the wish to stop, that
@@ -156,6 +180,7 @@ func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) erro
 	if work.Err() != nil && !errors.Is(err, errStopped) {
 		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)
 	}
+	r.untidy = !errors.Is(err, errStandBy)
 	a.tearDown()
 	return err
 }

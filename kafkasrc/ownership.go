@@ -17,6 +17,8 @@ type Assignment struct {
 	Partitions []element.TopicPartition
 	// Since is the epoch at which each of them was gained.
 	Since map[element.TopicPartition]uint64
+	// Member is false before the first assignment, and after a loss until the next one.
+	Member bool
 }
 
 // Fence is what a transactional offset commit needs so that the broker refuses it once this member is gone.
@@ -123,7 +125,7 @@ func (o *ownership) failure() error {
 func (o *ownership) current() Assignment {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	a := Assignment{Epoch: o.epoch, Partitions: make([]element.TopicPartition, 0, len(o.owned)), Since: maps.Clone(o.owned)}
+	a := Assignment{Epoch: o.epoch, Partitions: make([]element.TopicPartition, 0, len(o.owned)), Since: maps.Clone(o.owned), Member: o.member != ""}
 	for tp := range o.owned {
 		a.Partitions = append(a.Partitions, tp)
 	}

@@ -5,11 +5,15 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/txn"
 )
 
 // goneTimeout bounds the search for what instances that are gone have left open; without it only time is lost.
 const goneTimeout = 10 * time.Second
+
+// goneRetry is the pause before the search is made again after an error that may pass.
+const goneRetry = 100 * time.Millisecond
 
 // committer is the transaction manager as the engine sees it. Its Init also ends what instances that are gone have left
 // open: the stable read that follows would wait for the timeout of those transactions.
@@ -34,6 +38,11 @@ func (c committer) FenceGone(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
 	ids, err := c.s.fenceGone(bounded)
+	for kafka.IsRetriable(err) && sleep(bounded, goneRetry) == nil {
+		var more []string
+		more, err = c.s.fenceGone(bounded)
+		ids = append(ids, more...)
+	}
 	if len(ids) > 0 {
 		c.s.log.Info("ended the transactions of an instance that is gone", "transactional_ids", ids)
 	}
@@ -49,4 +58,14 @@ func (s *service) fenceGone(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return s.manager.FenceGone(ctx, known, s.liveInstances)
+}
+
+// sleep waits, and gives the error of ctx when that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -23,7 +23,7 @@ var _ engine.Group = group{}
 // Current gives the assignment.
 func (g group) Current() engine.Assignment {
 	a := g.Group.Current()
-	return engine.Assignment{Epoch: a.Epoch, Partitions: a.Partitions, Since: a.Since}
+	return engine.Assignment{Epoch: a.Epoch, Partitions: a.Partitions, Since: a.Since, Member: a.Member}
 }
 
 // source is a fetcher as the engine sees it.
