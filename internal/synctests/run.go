@@ -45,8 +45,10 @@ func Run(s Schedule, dir string, live io.Writer) Result {
 func (w *World) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	loaded := make(chan error, 1)
+	loaded, nudged := make(chan error, 1), make(chan error, 1)
 	go func() { loaded <- w.load(ctx) }()
+	helped, help := context.WithCancel(ctx)
+	go func() { nudged <- w.nudge(helped) }()
 	for i := range w.s.Instances {
 		w.slots[i].Start(time.Duration(i) * 300 * time.Millisecond)
 	}
@@ -65,6 +67,8 @@ func (w *World) run() {
 		w.fail("after %v without faults the input is not consumed: %s", healBound, w.lag())
 	}
 	w.stop()
+	help()
+	self(<-nudged)
 	self(w.check(ctx))
 }
 

@@ -38,6 +38,7 @@ type Counts struct {
 	Kills       int64
 	Answers     int64 // of brokers, with an error
 	Requests    int64 // slow or lost
+	Nudges      int64 // rebalances that the embedded broker did not end
 	Virtual     time.Duration
 }
 
@@ -49,13 +50,14 @@ func (c *Counts) Add(o Counts) {
 	c.Kills += o.Kills
 	c.Answers += o.Answers
 	c.Requests += o.Requests
+	c.Nudges += o.Nudges
 	c.Virtual += o.Virtual
 }
 
 // String tells them in one line.
 func (c Counts) String() string {
-	return fmt.Sprintf("%d records counted, %d checkpoints committed, %d attempts, %d kills, %d answers with an error, %d requests slow or lost, %v of the bubbles' time",
-		c.Records, c.Checkpoints, c.Attempts, c.Kills, c.Answers, c.Requests, c.Virtual.Round(time.Second))
+	return fmt.Sprintf("%d records counted, %d checkpoints committed, %d attempts, %d kills, %d answers with an error, %d requests slow or lost, %d rebalances helped, %v of the bubbles' time",
+		c.Records, c.Checkpoints, c.Attempts, c.Kills, c.Answers, c.Requests, c.Nudges, c.Virtual.Round(time.Second))
 }
 
 // count changes the counts.
