@@ -286,13 +286,12 @@ func TestLocalCopyRestsWhenNothingMoves(t *testing.T) {
 	b := newLocalBed(t, "rest")
 	b.produce(0, 1000)
 	stop := b.process()
-	var was store.LocalStats
 	require.Eventually(t, func() bool {
-		st := b.keep.local.Stats()
-		still := st == was && st.Flushes > 0 && st.PendingBytes == 0
-		was = st
-		return still
-	}, 10*time.Second, 200*time.Millisecond)
+		at := len(b.keep.tasks(func(l *lane) bool { return l.known && !l.lost && !l.behind() }))
+		return at == 4 && b.log.count(builtAnew) == 4
+	}, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, b.keep.local.Flush(t.Context()))
+	was := b.keep.local.Stats()
 	time.Sleep(300 * time.Millisecond)
 	require.Equal(t, was, b.keep.local.Stats())
 	require.NoError(t, stop())

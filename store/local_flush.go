@@ -86,6 +86,7 @@ func (l *Local) look() (work, hurry, closing bool) {
 	for _, t := range l.tasks {
 		work = work || t.dirty()
 	}
+	l.soon = l.soon && work
 	return work, l.closing || len(l.waiters) > 0 || l.pendingBytes() >= l.cfg.MaxPendingBytes, l.closing
 }
 
