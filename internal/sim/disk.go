@@ -72,6 +72,9 @@ func (d *disk) do(op diskOp) error {
 			return &fs.PathError{Op: "link", Path: op.f.name, Err: fs.ErrExist}
 		}
 		op.f.linked = true
+		if root, ok := strings.CutSuffix(op.f.name, ".committed"); ok && d.files[root+".root"] == nil {
+			d.w.counts.MarkersAlone++
+		}
 		d.files[op.f.name] = op.f
 	case kSyncDir:
 		if d.broken > 0 {
@@ -148,6 +151,7 @@ type view struct {
 	d      *disk
 	owner  string
 	staged []diskOp
+	fiber  *fiber // that runs now, if any
 }
 
 var _ snapshot.Storage = (*view)(nil)
@@ -185,6 +189,11 @@ func (o object) Close() error         { return nil }
 
 // Open opens a file that is visible.
 func (v *view) Open(_ context.Context, name string) (snapshot.Object, error) {
+	if v.fiber != nil {
+		if err := v.fiber.access(kRead); err != nil {
+			return nil, err
+		}
+	}
 	f := v.d.files[name]
 	if f == nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
@@ -194,20 +203,38 @@ func (v *view) Open(_ context.Context, name string) (snapshot.Object, error) {
 
 // List gives the visible files under a prefix.
 func (v *view) List(_ context.Context, prefix string) ([]snapshot.FileInfo, error) {
+	if v.fiber != nil {
+		if err := v.fiber.access(kRead); err != nil {
+			return nil, err
+		}
+	}
 	var out []snapshot.FileInfo
 	for _, n := range v.d.names() {
 		if strings.HasPrefix(n, prefix) {
-			out = append(out, snapshot.FileInfo{Name: n, Length: int64(len(v.d.files[n].data))})
+			out = append(out, snapshot.FileInfo{Name: n, Length: int64(len(v.d.files[n].data)), Modified: epochStart.Add(v.d.files[n].at)})
 		}
 	}
 	return out, nil
 }
 
-// Delete stages the removal.
+// Delete stages the removal, or does it, when the call is cut into steps.
 func (v *view) Delete(_ context.Context, name string) error {
+	if v.fiber != nil {
+		if err := v.fiber.access(kDelete); err != nil {
+			return err
+		}
+	}
 	f := v.d.files[name]
 	if f == nil {
 		return &fs.PathError{Op: "remove", Path: name, Err: fs.ErrNotExist}
+	}
+	if v.fiber != nil {
+		v.d.remove(f)
+		v.d.w.counts.Deleted++
+		if f.owner != v.owner {
+			v.d.w.counts.DeletedOfGone++
+		}
+		return nil
 	}
 	v.staged = append(v.staged, diskOp{kDelete, f})
 	v.d.w.counts.Deleted++

@@ -6,23 +6,29 @@
 //	SIM_BUG=no-rewind SIM_SEED=3 go test ./internal/sim -run TestReplay -v               a planted bug
 //	SIM_RATES=1 go test ./internal/sim -run TestPlantedBugRates -v                       how often each is found
 //
+// One to three instances share up to four partitions of one group, and up to two processes may bear the name of one
+// instance at a time.
+//
 // What is real: checkpoint.Coordinator, txn.Machine, snapshot.Resolve, the handles, and the whole snapshot.Repository
-// (runs, roots, restore, merge, Clean) on a storage model. What is a model: the brokers (logs with transactions and last
-// stable offset; transaction coordinator with prepare states, markers that take their time, epochs that grow with every
-// transaction, time-outs; group with static members, generations, cooperative hand-over, stable offset fetch), the
-// network (lost, late and doubled requests and answers), the kgo client with the habits that matter, and the disk
-// (written, synced, named are three different things). The driver mirrors engine's loop and workers action by action, cut
-// into steps where a goroutine could be interrupted; between any two steps a process can stop or die, alone or with the
-// power of its machine. After the faults everything is healed, and the run has to come to rest.
+// (runs, roots, restore, merge, Clean, CleanGone) on a storage model. What is a model: the brokers (logs with
+// transactions and last stable offset; transaction coordinator with prepare states, markers that take their time, epochs
+// that grow with every transaction, time-outs; group with static members, generations, a sticky assignment that gives a
+// partition only when its owner has given it up or is gone, partitions that become known late, stable offset fetch), the
+// network (lost, late and doubled requests and answers), the kgo client and the group client with the habits that
+// matter, and the disk (written, synced, named are three different things). The driver mirrors engine's loop, intake,
+// leaving and workers action by action, cut into steps where a goroutine could be interrupted; in some runs reading and
+// cleaning the directory are cut into single accesses. Between any two steps a process can stop or die, alone or with
+// the power of its machine. After the faults everything is healed, and the run has to come to rest.
 //
 // Invariants, checked from outside by the checker:
 //
 //	I1  A reader of committed records sees the counts of every key as 1, 2, 3 …, each once, and in the end all of them.
-//	I5  The state that a committed handle leads to is the fold of exactly the inputs below its offset.
+//	I5  The state that a committed handle leads to is the fold of exactly the inputs below its offset, from where the
+//	    partition began: at its first committed offset, or below, if something was read before that was committed.
 //	I6  Committed offsets and checkpoint ids never go back.
 //	I7  Every committed handle opens and verifies at all times: after every deletion and every loss of power. Committed is
 //	    what a stable read gives, from the decision of the transaction on.
-//	I8  No two instances commit in one generation of the group.
+//	I8  In one generation of the group a partition is committed by one instance only.
 //	I9  In the end no transaction is open and every reader is at the end of the log.
 //	I10 After the faults the run comes to rest within a bound.
 //	I12 Equal seeds give equal traces.
@@ -34,9 +40,12 @@
 // Planted bugs (bug.go) are mistakes of the models or of the driver, never of the code under test; each has to be found
 // within 500 schedules.
 //
-// The exhaustive tests take chance out of it and kill the process before every step of two checkpoints, once and twice.
+// The exhaustive tests take chance out of it and kill the process before every step of two checkpoints, once and twice;
+// and with two owners, they kill or freeze either of them before every step of a hand-over, and then again. The scenarios
+// are schedules that once went wrong, and some that might: faults at given steps, the way there random.
 //
-// Files: sim.go (Run), world.go (the queue of steps), kind.go, faults.go, script.go (exhaustive runs), bug.go; broker.go,
-// txncoord.go, groupcoord.go, network.go, disk.go (models); client.go (kgo), manager.go (txn.Manager), process.go
-// (engine.Runner and the group client), attempt.go, loop.go, workers.go, task.go (engine); check.go (checker).
+// Files: sim.go (Run), world.go (the queue of steps), kind.go, faults.go, script.go (exhaustive runs, scenarios), bug.go;
+// broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
+// (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
+// loop.go, workers.go, house.go, groupclean.go, task.go (engine); check.go (checker).
 package sim

@@ -30,7 +30,19 @@ func (a *attempt) house(ref snapshot.RootRef) {
 		}
 	}
 	slices.SortStableFunc(due, func(a, b snapshot.TaskEntry) int { return cmp.Compare(len(b.Runs), len(a.Runs)) })
-	a.io(func() bool { return a.over }, func() error {
+	then := func() {
+		if a.over || a.p.since[0] == 0 {
+			a.mergeAll(ref.Name, due)
+			return
+		}
+		a.cleanGroup(func() { a.mergeAll(ref.Name, due) })
+	}
+	over := func() bool { return a.over }
+	if a.p.w.fine && a.p.w.cfg.Bug != CleanNeeded && a.p.w.cfg.Bug != CleanBlind {
+		a.fiber(over, func(*fiber) { _, _ = a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref}) }, then)
+		return
+	}
+	a.io(over, func() error {
 		switch a.p.w.cfg.Bug {
 		case CleanNeeded:
 			a.cleanByAge(ref)
@@ -42,11 +54,7 @@ func (a *attempt) house(ref snapshot.RootRef) {
 		return err
 	}, func(error) {
 		a.running--
-		if a.over || a.p.since[0] == 0 {
-			a.mergeAll(ref.Name, due)
-			return
-		}
-		a.cleanGroup(func() { a.mergeAll(ref.Name, due) })
+		then()
 	})
 }
 

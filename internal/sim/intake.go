@@ -78,37 +78,58 @@ func (in *intake) stable(got func([]committed) error) {
 
 // resolve decides how every task starts.
 func (in *intake) resolve(offsets []committed) error {
-	ctx, p := context.Background(), in.a.p
 	in.facts = offsets
-	p.learn(in.parts, offsets)
-	facts := factsOf(offsets, in.parts)
+	in.a.p.learn(in.parts, offsets)
+	if !in.a.p.w.fine {
+		return in.resolved(in.decide())
+	}
+	var decisions map[element.TaskID]snapshot.Decision
+	var err error
+	in.a.fiber(func() bool { return in.a.over }, func(*fiber) { decisions, err = in.decide() }, func() {
+		in.then(func() error { return in.resolved(decisions, err) })(nil)
+	})
+	return nil
+}
+
+// decide reads what the directory knows and resolves. A refusal comes as what it is; everything else that fails is not
+// one.
+func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
+	ctx, p := context.Background(), in.a.p
+	facts := factsOf(in.facts, in.parts)
 	input := snapshot.ResolveInput{
 		Application: application, ClusterID: clusterID, StoreID: p.repo.StoreID(), Tasks: facts,
 		States: map[string][]snapshot.StateInfo{sourceName: stateInfo},
 	}
+	in.lastID = snapshot.NextID(facts) - 1
 	var err error
 	if input.Roots, err = p.repo.LoadRoots(ctx, snapshot.NamedRoots(facts)); err != nil {
-		return fmt.Errorf("read the committed roots: %w", err)
+		return nil, fmt.Errorf("read the committed roots: %w", err)
 	}
 	if input.Listing, err = p.repo.CommittedAfter(ctx, snapshot.OldestID(facts)); err != nil {
-		return fmt.Errorf("look for newer checkpoints: %w", err)
+		return nil, fmt.Errorf("look for newer checkpoints: %w", err)
 	}
 	if snapshot.NeedsStored(facts) {
 		if input.Stored, err = p.repo.Stored(ctx); err != nil {
-			return fmt.Errorf("look for older checkpoints: %w", err)
+			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}
-	in.lastID = snapshot.NextID(facts) - 1
-	decisions, err := snapshot.Resolve(input)
-	if err != nil {
+	return snapshot.Resolve(input)
+}
+
+// resolved goes on with the decisions.
+func (in *intake) resolved(decisions map[element.TaskID]snapshot.Decision, err error) error {
+	if snapshot.RefusalOf(err) != nil {
 		in.stillRefused(err)
 		return nil
 	}
+	if err != nil {
+		return err
+	}
 	in.parts.each(func(i int) {
-		id := element.TaskID{Source: sourceName, Partition: int32(i)}
+		id := taskID(i)
 		in.tasks = append(in.tasks, newTask(in.a, id, in.since[i], decisions[id]))
 	})
-	if p.w.cfg.Bug == JoinUnrestored && in == in.a.joining {
+	if in.a.p.w.cfg.Bug == JoinUnrestored && in == in.a.joining {
 		in.joinUnrestored()
 		return nil
 	}
@@ -346,17 +367,18 @@ func (a *attempt) fenceGone(done func()) {
 		done()
 		return
 	}
-	w.call(p, kApplyDescribe, func() reply { return w.broker.group.describe() }, func(r reply) {
-		known = slices.DeleteFunc(known, func(name string) bool { return slices.Contains(r.names, name) })
-		if r.failed() || len(known) == 0 {
+	w.call(p, kApplyListTxns, func() reply { return w.broker.openTxns() }, func(r reply) {
+		ids := slices.DeleteFunc(r.names, func(id string) bool { return !slices.Contains(known, ownerOf(id)) })
+		if r.failed() || len(ids) == 0 {
 			done()
 			return
 		}
-		w.call(p, kApplyListTxns, func() reply { return w.broker.openTxns() }, func(r reply) {
-			ids := slices.DeleteFunc(r.names, func(id string) bool {
-				return !slices.ContainsFunc(known, func(name string) bool { return ownerOf(id) == name })
-			})
-			a.fenceIDs(ids, 0, done)
+		w.call(p, kApplyDescribe, func() reply { return w.broker.group.describe() }, func(r reply) {
+			if r.failed() {
+				done()
+				return
+			}
+			a.fenceIDs(slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(r.names, ownerOf(id)) }), 0, done)
 		})
 	})
 }

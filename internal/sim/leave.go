@@ -28,6 +28,9 @@ func (a *attempt) onRevoke(r *revocation) {
 		if in := a.joining; in != nil && in.parts.has(i) && in.since[i] == r.since[i] {
 			in.drop()
 		}
+		if a.p.since[i] != r.since[i] {
+			a.p.w.counts.LateRevokes++
+		}
 		if t := a.task(taskID(i)); t != nil && t.epoch == r.since[i] {
 			r.halts |= bit(i)
 			r.tasks |= bit(i)

@@ -85,6 +85,12 @@ func (w *world) start(name string, after time.Duration) *process {
 			return
 		}
 		p.repo = repo
+		if err := repo.Announce(context.Background()); err != nil {
+			w.tracef(p, "cannot announce itself: %v", err)
+		}
+		for _, op := range p.view.take() {
+			_ = w.disk.do(op) // in one step with the start
+		}
 		p.join()
 		p.heartbeatLater()
 	})

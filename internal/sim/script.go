@@ -103,8 +103,8 @@ func (s *script) trickle(w *world) {
 	})
 }
 
-// directive is something that a scenario does at a step: the nth of a kind, of the process of that number (0 = any).
-// do reports whether the step itself is left out.
+// directive is something that a scenario does at a step: the nth of a kind (0 = at each), of the process of that number
+// (0 = any). do reports whether the step itself is left out.
 type directive struct {
 	kind   kind
 	number int
@@ -124,8 +124,7 @@ func (w *world) direct(it *work, before bool) bool {
 		if w.met == nil {
 			w.met = make([]int, len(w.cfg.directives))
 		}
-		if w.met[i]++; w.met[i] == d.nth {
-			w.counts.Faults++
+		if w.met[i]++; w.met[i] == d.nth || d.nth == 0 {
 			skip = d.do(w, it) || skip
 		}
 	}
@@ -147,6 +146,28 @@ func freezeHere(d time.Duration, twin bool) func(*world, *work) bool {
 			return true
 		}
 		return false
+	}
+}
+
+// once does something at the first step at which it is time for it.
+func once(time func(*world, *work) bool, do func(*world, *work) bool) func(*world, *work) bool {
+	var done *world // a directive serves many runs
+	return func(w *world, it *work) bool {
+		if done == w || !time(w, it) {
+			return false
+		}
+		done = w
+		return do(w, it)
+	}
+}
+
+// give says that a partition is to go to an instance.
+func (g *group) give(p int, instance string) {
+	for _, m := range g.members {
+		if m.instance == instance && g.owner[p] != nil {
+			g.want[p] = m
+			g.gen++
+		}
 	}
 }
 

@@ -56,6 +56,8 @@ type Counts struct {
 	// Roots that were not written because files of the chain were gone; members that were told to give up what they had
 	// never heard of; words of the group that came while a callback ran.
 	ChainsGone, NeverHeard, Overtold int
+	// Markers that were written beside no root; revokes that were looked at when the ownership was another one.
+	MarkersAlone, LateRevokes int
 	// SecondReads are refusals that a second read of the offsets showed to be of a state of affairs that was over.
 	SecondReads int
 	HealedAt    time.Duration
@@ -93,6 +95,9 @@ func Run(cfg Config) (res Result) {
 		if r := recover(); r != nil {
 			w.violation("panic", "%v", r)
 		}
+		for _, f := range w.fibers {
+			f.end()
+		}
 		res = Result{Seed: cfg.Seed, Hash: w.hash, Steps: w.steps, Counts: w.counts, Err: w.err, Trace: w.trace}
 	}()
 	w.run()
@@ -108,6 +113,7 @@ func newWorld(cfg Config) *world {
 		w.cfg.Partitions = [...]int{1, 2, 2, 3, 3, 4}[w.rng.IntN(6)]
 	}
 	w.long = w.chance(8)
+	w.fine = w.chance(30)
 	w.interval = shortInterval
 	if w.chance(35) { // revokes find no checkpoint in flight then
 		w.interval *= 5

@@ -105,7 +105,7 @@ func (c *Counts) add(o Counts) {
 func reachedAll(t *testing.T, sum Counts) {
 	v := reflect.ValueOf(sum)
 	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; name != "HealedAt" && name != "ChainsGone" { // that one has a scenario, chance rarely comes to it
+		if name := v.Type().Field(i).Name; name != "HealedAt" && name != "ChainsGone" && name != "MarkersAlone" { // these have scenarios, chance rarely comes to them
 
 			require.NotZero(t, v.Field(i).Int(), "no schedule reached %s", name)
 		}

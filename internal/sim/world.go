@@ -29,6 +29,8 @@ type world struct {
 	err        error
 	counts     Counts
 	interval   time.Duration // of checkpoints
+	fibers     []*fiber
+	fine       bool          // calls of the repository that read are cut into steps
 	long       bool          // much time passes
 	away       time.Duration // of a script: how long the next crash keeps an instance away
 	met        []int         // by directive: how often its step came
