@@ -56,7 +56,7 @@ func TestEveryPairOfCrashPoints(t *testing.T) {
 	from, to := window(t)
 	stride := 1
 	if testing.Short() || raceEnabled {
-		stride = 7
+		stride = 13
 	}
 	runs := everyStep(t, from, to, stride, func(step int) int64 {
 		return crashTwice(t, smallModel, 1, []scriptedEvent{{step: step, keep: 0}, {step: step, keep: 1, silent: true}},
@@ -152,7 +152,11 @@ func TestEveryMishapOfAHandover(t *testing.T) {
 	require.Equal(t, 1, res.Counts.RevokeCheckpoints)
 	for name, model := range map[string]func(...scriptedEvent) (Result, *script){"busy": handoverModel, "quiet": quietHandover} {
 		from, to := handoverWindow(t, model)
-		runs := everyStep(t, from, to, 1, func(step int) (runs int64) {
+		stride := 1
+		if testing.Short() || raceEnabled {
+			stride = 9
+		}
+		runs := everyStep(t, from, to, stride, func(step int) (runs int64) {
 			for _, e := range mishaps(step) {
 				if res, _ := model(e); res.Err != nil {
 					t.Errorf("%s: %+v: %v", name, e, res.Err)
