@@ -124,13 +124,24 @@ func (a *attempt) prepare() error {
 	if err != nil {
 		return err
 	}
-	for id := range a.merge.full {
-		if a.tasks[id] == nil {
-			a.forgetMerged(id) // the task went to another instance
-		}
-	}
+	a.forgetLost()
 	a.co = checkpoint.New(a.r.cfg.checkpointing(), a.lastID)
 	return a.commitStart()
+}
+
+// forgetLost lets go what was kept of tasks that the last attempt had and that went to other instances.
+func (a *attempt) forgetLost() {
+	for id := range a.merge.full {
+		if a.tasks[id] == nil {
+			a.forgetMerged(id)
+		}
+	}
+	for _, id := range a.r.had {
+		if a.tasks[id] == nil && a.r.ports.Local != nil {
+			a.r.ports.Local.Left(id)
+		}
+	}
+	a.r.had = nil
 }
 
 // startAll starts one goroutine per task and one for the source.
@@ -266,7 +277,7 @@ func (a *attempt) keepStates() {
 	if a.tasks == nil {
 		return
 	}
-	a.r.kept = map[element.TaskID]*keptState{}
+	a.r.kept, a.r.had = map[element.TaskID]*keptState{}, a.order
 	for id, t := range a.tasks {
 		if !t.whole || t.root == nil || a.distrust.Load() {
 			continue

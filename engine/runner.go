@@ -37,6 +37,7 @@ type Runner struct {
 	lastID       element.CheckpointID
 	kept         map[element.TaskID]*keptState
 	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
+	had          []element.TaskID                   // of the last attempt: the local copy is told when they do not come back
 	cleanedGroup time.Time                          // when CleanGroup was last called
 	// rejoined: ownership was lost since the last commit, and the next attempt followed at once.
 	rejoined bool

@@ -119,12 +119,12 @@ func (c *churn) add(t *testing.T, f *Fetcher, rnd *rand.Rand, tps []element.Topi
 
 func TestPartitionsComeAndGoAtRandom(t *testing.T) {
 	seed := rand.Uint64()
-	if s := os.Getenv("MILLWEIR_SEED"); s != "" {
+	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		var err error
 		seed, err = strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
 	}
-	t.Logf("MILLWEIR_SEED=%d go test ./kafkasrc -run TestPartitionsComeAndGoAtRandom", seed)
+	t.Logf("REPLAY_SEED=%d go test ./kafkasrc -run TestPartitionsComeAndGoAtRandom", seed)
 	const partitions, goroutines, steps = 6, 2, 80
 	b := newBed(t, partitions)
 	cl := client(t, b.cfg)

@@ -64,11 +64,11 @@ func TestLocalRecoveryAfterAKillAtEveryPointOfTheWriter(t *testing.T) {
 		t.Skip("builds a binary")
 	}
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLWEIR_SEED"); s != "" {
+	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		_, err := fmt.Sscan(s, &seed)
 		require.NoError(t, err)
 	}
-	t.Logf("replay: MILLWEIR_SEED=%d go test ./processor -run %s", seed, t.Name())
+	t.Logf("replay: REPLAY_SEED=%d go test ./processor -run %s", seed, t.Name())
 	rng := rand.New(rand.NewPCG(seed, 3))
 	binary := armedChild(t)
 	for _, p := range []failpoint.Point{failpoint.LocalIntentBefore, failpoint.LocalIntentAfter, failpoint.LocalDataBefore,

@@ -160,11 +160,11 @@ func (l *lives) change(task element.TaskID) {
 // read but the runs that are newer than the copy (restoreAt compares both).
 func TestRestoreRandomLives(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLWEIR_SEED"); s != "" {
+	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		_, err := fmt.Sscan(s, &seed)
 		require.NoError(t, err)
 	}
-	t.Logf("replay: MILLWEIR_SEED=%d go test ./processor -run TestRestoreRandomLives", seed)
+	t.Logf("replay: REPLAY_SEED=%d go test ./processor -run TestRestoreRandomLives", seed)
 	l := &lives{line: newLine(t), rng: rand.New(rand.NewPCG(seed, 2))}
 	l.line.step = l.step
 	l.checkpoint(changes{})

@@ -398,13 +398,13 @@ func TestKeeperWritesNothingWhenIdle(t *testing.T) {
 // Random lives: checkpoints, merges, cleaning, stops of every kind. At the end the copy is what a restore gives.
 func TestKeeperRandomLives(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLWEIR_SEED"); s != "" {
+	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		_, err := fmt.Sscan(s, &seed)
 		require.NoError(t, err)
 	}
 	defer func() {
 		if t.Failed() {
-			t.Logf("MILLWEIR_SEED=%d go test ./processor -run TestKeeperRandomLives", seed)
+			t.Logf("REPLAY_SEED=%d go test ./processor -run TestKeeperRandomLives", seed)
 		}
 	}()
 	rng := rand.New(rand.NewPCG(seed, 1))
