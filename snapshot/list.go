@@ -55,9 +55,10 @@ func (r *Repository) List(ctx context.Context) ([]RootInfo, error) {
 
 // CommittedAfter gives the roots that have a marker and are newer than a checkpoint, for ResolveInput.Listing. Nothing
 // but their names is read of the others, so that it costs a start next to nothing. Checkpoints that a running instance
-// removes meanwhile are left out: of every task in them there are newer ones. So is a marker without a root of which the
-// instance has a newer checkpoint: a process that was replaced right after its commit marks it when it wakes up, also when
-// its successor has removed it. What is newest no cleaner removes, so that one without a root is lost.
+// removes meanwhile are left out: of every task in them there are newer ones. So is a marker without a root when the
+// instance has a newer root: a process that was replaced right after its commit marks it when it wakes up, also when its
+// successor has removed it, and power that is lost may bring a marker back whose root was removed after it. A cleaner
+// removes a root only when there is a newer one, so that the newest without a root is lost.
 func (r *Repository) CommittedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
 	inv, err := r.inventory(ctx)
 	if err != nil {
@@ -65,11 +66,9 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 	}
 	var out []RootInfo
 	for _, in := range inv.instances {
-		var newest element.CheckpointID // that has root and marker
+		var newest element.CheckpointID
 		for _, p := range in.roots {
-			if inv.marked[p.String()] {
-				newest = max(newest, p.name.ID)
-			}
+			newest = max(newest, p.name.ID)
 		}
 		missing := slices.DeleteFunc(in.missingRoots(), func(p filePath) bool { return p.name.ID < newest })
 		for _, p := range slices.Concat(in.roots, missing) {
