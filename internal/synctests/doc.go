@@ -18,7 +18,8 @@
 //     moment or at a chosen request or file operation; it starts again with the same instance id and what the disk has;
 //   - power: all processes at once, and the disk keeps of what was not synced as much as chance wants;
 //   - pause: all messages and file operations of a process stand still, perhaps beyond its session, and then go on;
-//   - takeover: another instance takes the place of one that is frozen or dead.
+//   - takeover: another instance takes the place of one that is frozen or dead;
+//   - join: one more instance comes, and leaves or dies later (with several processes only).
 //
 // Then the faults end, more input comes, all of it has to be committed within a bound, the processes stop gracefully, and
 // an independent reader of committed records looks.
@@ -40,13 +41,17 @@
 // child process, so that a deadlock or an endless loop tells its seed.
 //
 // The embedded broker differs from a real one where it matters here: it ends transactions at once (no prepare states),
-// it opens an empty transaction for a late request of an older epoch that it then refuses, and its clients may ask
-// without a pause when leaders moved, so no message takes no time at all. The database of the local copy is off: its
-// goroutines wait for files, not for the bubble.
+// it opens an empty transaction for a late request of an older epoch that it then refuses, and it needs help with groups
+// (nudge.go). Its clients may ask without a pause when leaders moved, so no message takes no time at all. The database of
+// the local copy is off: its goroutines wait for files, not for the bubble.
+//
+// TestPlanted is why the schedules can be believed: mistakes that are built into the service (those of package sabotage, and
+// plants.go) are each found within 200 of them.
 //
 // Goroutines: one for the load, one for each life of a process, timers for what happens later; Run waits for all.
 //
 // Files: schedule.go (what is drawn), answers.go (errors of brokers and disks), network.go and wire.go (hosts and
 // connections), disk.go (the disk as a process sees it), world.go (what is there), process.go (lives and supervisors),
-// play.go (events and load), run.go (a whole run), check.go (the oracle); driver_test.go (children, flags, reports).
+// play.go (events and load), run.go (a whole run), check.go (the oracle), nudge.go (help for the broker), plants.go
+// (mistakes on purpose); driver_test.go (children, flags, reports).
 package synctests

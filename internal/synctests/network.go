@@ -77,9 +77,10 @@ type Host struct {
 	// base is the latency of one message, give or take. Zero is for the world's own clients only: a client that asks again
 	// and again without a pause would stop the bubble's clock.
 	base  time.Duration
-	conns []*conn       // the clients' ends
-	down  bool          // no connection is possible
-	dead  bool          // for good
+	conns []*conn // the clients' ends
+	down  bool    // no connection is possible
+	dead  bool    // for good
+	died  time.Time
 	thaw  chan struct{} // closed at the thaw; nil when not frozen
 	rules []*Rule
 	dials int
@@ -267,7 +268,9 @@ func (h *Host) Down(down, lose bool) {
 // Kill cuts the host off for good.
 func (h *Host) Kill(lose bool) {
 	h.mu.Lock()
-	h.dead = true
+	if !h.dead {
+		h.dead, h.died = true, time.Now()
+	}
 	h.mu.Unlock()
 	h.Down(true, lose)
 	h.Freeze(false)

@@ -49,6 +49,9 @@ func (w *World) do(e Event) {
 	case Takeover:
 		w.takeover(slot, e)
 		return
+	case Join:
+		w.join(e)
+		return
 	}
 	if p == nil {
 		return // there is none at the moment
@@ -122,6 +125,18 @@ func (w *World) takeover(slot *Slot, e Event) {
 	}
 	spare.Start(0)
 	time.AfterFunc(e.For, func() { spare.Stop() })
+}
+
+// join lets the spare instance be one more for a while.
+func (w *World) join(e Event) {
+	spare := w.slots[len(w.slots)-1]
+	spare.Start(0)
+	time.AfterFunc(e.For, func() {
+		if e.Killed {
+			spare.Kill(e.Lose, -1)
+		}
+		spare.Stop()
+	})
 }
 
 // heal ends all faults and leaves the processes running that the schedule wants.

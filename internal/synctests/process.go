@@ -13,7 +13,6 @@ import (
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
-	"github.com/millweir/millweir/internal/sabotage"
 	"github.com/millweir/millweir/processor"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -74,8 +73,11 @@ func (s *Slot) start() {
 	s.starts++
 	name := fmt.Sprintf("%s.%d", s.instance, s.starts)
 	host := w.net.Host(name, w.s.Latency, w.s.Seed+uint64(s.starts*100+s.index))
+	w.mu.Lock()
+	w.hosts[name] = host
+	w.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Process{slot: s, host: host, disk: newDisk(w.disk, host, w.s.Fsync), cancel: cancel, done: make(chan struct{})}
+	p := &Process{slot: s, host: host, disk: newDisk(w.disk, host, w.s.Fsync, w.s.Plant == noSync), cancel: cancel, done: make(chan struct{})}
 	s.cur = p
 	w.log("%s starts", name)
 	w.processes.Add(1)
@@ -84,6 +86,7 @@ func (s *Slot) start() {
 		defer close(p.done)
 		p.err = p.run(ctx, name)
 		cancel()
+		host.Kill(false)
 		s.ended(p)
 	}()
 }
@@ -95,7 +98,7 @@ func (p *Process) run(ctx context.Context, name string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	decorate, err := sabotage.Decorate(w.s.Plant)
+	decorate, err := planted(w.s.Plant)
 	if err != nil {
 		return err
 	}
@@ -118,12 +121,12 @@ func (s *Slot) ended(p *Process) {
 		s.w.log("%s.%d, killed, has wound down", s.instance, s.starts)
 		return
 	}
-	s.w.exit(s.instance, p.err)
+	again := s.w.exit(s.instance, p.err)
 	if s.cur != p {
 		return
 	}
 	s.cur = nil
-	if s.want {
+	if s.want && again {
 		s.startLater(backoff)
 	}
 }

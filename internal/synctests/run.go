@@ -63,7 +63,7 @@ func (w *World) run() {
 	// Those that were killed last are members again by then, and have ended what their predecessors left open.
 	time.Sleep(w.s.Session + settle)
 	self(w.last(ctx))
-	if !await(ctx, healBound, w.consumed) {
+	if !await(ctx, healBound, func() bool { return w.consumed() || w.hopeless() }) {
 		w.fail("after %v without faults the input is not consumed: %s", healBound, w.lag())
 	}
 	w.stop()

@@ -56,13 +56,14 @@ const (
 	Restart                 // a process is stopped gracefully and started again
 	Pause                   // a process is frozen
 	Takeover                // a process is frozen or killed and another instance takes over
+	Join                    // another instance joins the group, and leaves it later
 	Unplug                  // a process has no network
 	DiskError               // a file operation fails
 	Move                    // leaders or coordinators move
 	numKinds
 )
 
-var kindNames = [...]string{"broker-error", "request", "kill", "power", "restart", "pause", "takeover", "unplug", "disk-error", "move"}
+var kindNames = [...]string{"broker-error", "request", "kill", "power", "restart", "pause", "takeover", "join", "unplug", "disk-error", "move"}
 
 // String names the kind.
 func (k Kind) String() string { return kindNames[k] }
@@ -85,7 +86,7 @@ type Event struct {
 	Lose    bool    // what is on its way to the broker is lost
 	Keep    float64 // Power: the share of unsynced changes that survives
 	Coords  bool    // Move: the coordinators instead of the leaders
-	Killed  bool    // Takeover: the first one is killed, not frozen
+	Killed  bool    // Takeover: the first one is killed, not frozen; Join: the other one is killed in the end
 	DiskErr error
 }
 
@@ -136,6 +137,10 @@ func Draw(o Options) Schedule {
 	if d.chance(0.5) {
 		s.Txn = time.Minute
 	}
+	if d.chance(0.25) { // checkpoints take long, and input comes all the time
+		s.Bursts, s.PerBurst, s.Fsync = 100+d.IntN(200), 3, pick(d, 40*time.Millisecond, 150*time.Millisecond)
+		s.Interval = d.between(100*time.Millisecond, 400*time.Millisecond)
+	}
 	for range 6 + d.IntN(14) {
 		s.Events = append(s.Events, d.event(&s))
 	}
@@ -157,9 +162,13 @@ func (d drawer) between(a, b time.Duration) time.Duration {
 func pick[T any](d drawer, from ...T) T { return from[d.IntN(len(from))] }
 
 // weights says how often each kind is drawn.
-var weights = [numKinds]int{BrokerError: 10, Request: 9, Kill: 9, Power: 2, Restart: 2, Pause: 3, Takeover: 2, Unplug: 2, DiskError: 2, Move: 2}
+var weights = [numKinds]int{BrokerError: 10, Request: 9, Kill: 9, Power: 2, Restart: 2, Pause: 3, Takeover: 2, Join: 4, Unplug: 2, DiskError: 2, Move: 2}
 
-func (d drawer) kind() Kind {
+func (d drawer) kind(s *Schedule) Kind {
+	weights := weights
+	if s.Most == 1 {
+		weights[Join] = 0
+	}
 	sum := 0
 	for _, w := range weights {
 		sum += w
@@ -186,7 +195,7 @@ func (d drawer) key() kmsg.Key {
 }
 
 func (d drawer) event(s *Schedule) Event {
-	e := Event{Kind: d.kind(), At: d.between(500*time.Millisecond, s.Load), Slot: d.IntN(s.Instances), Lose: d.chance(0.5)}
+	e := Event{Kind: d.kind(s), At: d.between(500*time.Millisecond, s.Load), Slot: d.IntN(s.Instances), Lose: d.chance(0.5)}
 	e.For = d.between(0, 4*time.Second)
 	switch e.Kind {
 	case BrokerError:
@@ -211,6 +220,8 @@ func (d drawer) event(s *Schedule) Event {
 		}
 	case Takeover:
 		e.For, e.Killed = d.between(s.Session, 3*s.Session), d.chance(0.5)
+	case Join:
+		e.For, e.Killed = d.between(time.Second, 2*s.Session), d.chance(0.3)
 	case Unplug:
 		e.For = d.between(0, 2*s.Session)
 	case DiskError:

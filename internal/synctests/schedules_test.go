@@ -40,12 +40,18 @@ func TestPlanted(t *testing.T) {
 		t.Skip("this is a child")
 	}
 	const most = 200
-	for _, f := range sabotage.Faults {
-		t.Run(f.Name, func(t *testing.T) {
-			b := playAll(t, 1, most, 1, f.Name, 1)
+	find := func(name string, processes int) {
+		t.Run(name, func(t *testing.T) {
+			b := playAll(t, 1, most, processes, name, 1)
 			require.NotEmpty(t, b.failed, "not found in %d schedules", most)
 			o := b.failed[0]
-			t.Logf("found in one of %d schedules, seed %d: %s\n  replay: %s", b.played, o.Seed, o.Err, replay(Draw(Options{Seed: o.Seed, Most: 1, Plant: f.Name})))
+			t.Logf("found within %d schedules, seed %d: %s\n  replay: %s", b.played, o.Seed, o.Err, replay(Draw(Options{Seed: o.Seed, Most: processes, Plant: name})))
 		})
+	}
+	for _, f := range sabotage.Faults {
+		find(f.Name, 1)
+	}
+	for _, p := range plants {
+		find(p.name, p.most)
 	}
 }

@@ -28,6 +28,8 @@ const (
 
 	shutdown = 10 * time.Second // of the service
 	logLines = 3000             // kept for a failure
+
+	mostFailures = 8 // told of one run
 )
 
 // Counts tells what runs have met.
@@ -38,7 +40,7 @@ type Counts struct {
 	Kills       int64
 	Answers     int64 // of brokers, with an error
 	Requests    int64 // slow or lost
-	Nudges      int64 // rebalances that the embedded broker did not end
+	Nudges      int64 // how often the embedded broker was helped, see nudge
 	Virtual     time.Duration
 }
 
@@ -56,7 +58,7 @@ func (c *Counts) Add(o Counts) {
 
 // String tells them in one line.
 func (c Counts) String() string {
-	return fmt.Sprintf("%d records counted, %d checkpoints committed, %d attempts, %d kills, %d answers with an error, %d requests slow or lost, %d rebalances helped, %v of the bubbles' time",
+	return fmt.Sprintf("%d records counted, %d checkpoints committed, %d attempts, %d kills, %d answers with an error, %d requests slow or lost, %d times the broker was helped, %v of the bubbles' time",
 		c.Records, c.Checkpoints, c.Attempts, c.Kills, c.Answers, c.Requests, c.Nudges, c.Virtual.Round(time.Second))
 }
 
@@ -81,6 +83,7 @@ type World struct {
 	began   time.Time
 
 	processes sync.WaitGroup
+	hosts     map[string]*Host // of all processes so far, by name
 	faults    []*kfake.FaultHandle
 
 	mu         sync.Mutex
@@ -93,7 +96,7 @@ type World struct {
 }
 
 func newWorld(s Schedule, dir string, live io.Writer) (*World, error) {
-	w := &World{s: s, live: live, dir: dir, net: newNetwork(), disk: vfs.NewMem(), began: time.Now(), expected: map[string]int64{}, ends: map[int32]int64{}}
+	w := &World{s: s, live: live, dir: dir, net: newNetwork(), disk: vfs.NewMem(), began: time.Now(), hosts: map[string]*Host{}, expected: map[string]int64{}, ends: map[int32]int64{}}
 	b := topology.New(application)
 	in := topology.FromTopic(b, "in", inTopic, serde.String(), serde.String())
 	topology.ToTopic(topology.Count(in, "count"), "out", outTopic, serde.String(), serde.Int64())
@@ -152,14 +155,28 @@ func (w *World) verdict() error {
 	if len(w.failures) == 0 {
 		return nil
 	}
-	return errors.New(strings.Join(w.failures, "\n  "))
+	first, more := w.failures, ""
+	if len(first) > mostFailures {
+		first, more = first[:mostFailures], fmt.Sprintf("\n  and %d more", len(first)-mostFailures)
+	}
+	return errors.New(strings.Join(first, "\n  ") + more)
 }
 
-func (w *World) exit(instance string, err error) {
+// exit judges the end of a process.
+func (w *World) exit(instance string, err error) (again bool) {
 	w.log("%s has ended: %v", instance, err)
 	if !tolerated(err) {
 		w.fail("%s ended with an error that no fault of the schedule explains: %v", instance, err)
+		return false
 	}
+	return true
+}
+
+// hopeless says that a process has ended and stays away, so that nothing needs to be waited for.
+func (w *World) hopeless() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.failures) > 0
 }
 
 // logger gives a process's log, kept for a failure.
