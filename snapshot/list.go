@@ -54,11 +54,12 @@ func (r *Repository) List(ctx context.Context) ([]RootInfo, error) {
 }
 
 // CommittedAfter gives the roots that have a marker and are newer than a checkpoint, for ResolveInput.Listing. Nothing
-// but their names is read of the others, so that it costs a start next to nothing. Checkpoints that a running instance
-// removes meanwhile are left out: of every task in them there are newer ones. So is a marker without a root when the
-// instance has a newer root: a process that was replaced right after its commit marks it when it wakes up, also when its
-// successor has removed it, and power that is lost may bring a marker back whose root was removed after it. A cleaner
-// removes a root only when there is a newer one, so that the newest without a root is lost.
+// but their names is read of the others, so that it costs a start next to nothing.
+//
+// Markers without a root are left out, for they do not tell of which tasks, and with several instances the ids say nothing
+// about that. Cleaners remove a root when every task in it has newer ones, and a marker may be there without it: while it
+// is being removed; of a process that was replaced right after its commit and marks it when it wakes up; after a loss of
+// power that took back the removal of the one and not of the other.
 func (r *Repository) CommittedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
 	inv, err := r.inventory(ctx)
 	if err != nil {
@@ -66,12 +67,7 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 	}
 	var out []RootInfo
 	for _, in := range inv.instances {
-		var newest element.CheckpointID
 		for _, p := range in.roots {
-			newest = max(newest, p.name.ID)
-		}
-		missing := slices.DeleteFunc(in.missingRoots(), func(p filePath) bool { return p.name.ID < newest })
-		for _, p := range slices.Concat(in.roots, missing) {
 			if p.name.ID <= after || !inv.marked[p.String()] {
 				continue
 			}
@@ -79,7 +75,7 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 			if err != nil {
 				return nil, err
 			}
-			if errors.Is(info.Err, fs.ErrNotExist) && !r.markerStands(ctx, p) {
+			if errors.Is(info.Err, fs.ErrNotExist) {
 				continue
 			}
 			info.Committed = true
