@@ -7,8 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // An instance that died leaves a transaction open, with outputs and offsets in it. Its successor goes by another name:
@@ -54,6 +58,37 @@ func TestASuccessorEndsWhatADeadInstanceLeftOpen(t *testing.T) {
 	r := b.verify()
 	require.True(t, r.Exact(), "%s", r.String())
 	require.EqualValues(t, 1000, r.RecordsOut)
+}
+
+// An answer that may pass must not leave the transaction of a dead instance to its timeout: the successor's stable read of
+// the offsets in it would wait for that.
+func TestASuccessorEndsWhatIsOpenInSpiteOfAnAnswerThatMayPass(t *testing.T) {
+	tb, fake := testbed.NewFake(t, "the broker answers with an error of its own")
+	b := bedOn(t, tb)
+	app := "gone" + inTopic()
+	as := func(instance string) Config {
+		cfg := b.config()
+		cfg.InstanceID, cfg.DataDir, cfg.CheckpointsDir = instance, filepath.Join(b.dir, instance), filepath.Join(b.dir, "checkpoints")
+		cfg.SessionTimeout = 6 * time.Second
+		return cfg
+	}
+	b.produce(0, 500)
+	stop := b.start(countPlan(t, app), as("a"))
+	require.Eventually(t, func() bool { return b.lag(app) == 0 }, 20*time.Second, 20*time.Millisecond)
+	require.NoError(t, stop())
+	_, err := tb.Admin().LeaveGroup(t.Context(), kadm.LeaveGroup(app).InstanceIDs("a"))
+	require.NoError(t, err)
+	leaveOpen(t, b, app+"-a-1", app)
+	answers := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TxnID: app + "-a-1", Err: kerr.RequestTimedOut, Count: 2})
+	b.produce(500, 500)
+	began := time.Now()
+	stop = b.start(countPlan(t, app), as("b"))
+	require.Eventually(t, func() bool { return b.lag(app) == 0 }, 20*time.Second, 20*time.Millisecond)
+	require.Less(t, time.Since(began), 10*time.Second)
+	require.Equal(t, 2, answers.Hits())
+	require.NoError(t, stop())
+	r := b.verify()
+	require.True(t, r.Exact(), "%s", r.String())
 }
 
 // leaveOpen begins a transaction under an id, writes an output and an offset into it, and goes away.

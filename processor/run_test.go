@@ -72,8 +72,9 @@ type bed struct {
 	groups map[string]bool // of services that ran, whose names are not the bed's own
 }
 
-func newBed(t *testing.T) *bed {
-	tb := testbed.New(t)
+func newBed(t *testing.T) *bed { return bedOn(t, testbed.New(t)) }
+
+func bedOn(t *testing.T, tb *testbed.Bed) *bed {
 	t.Setenv(topicSuffix, tb.Name(""))
 	tb.CreateTopic(inTopic(), 4, nil)
 	tb.CreateTopic(outTopic(), 4, nil)
