@@ -200,6 +200,8 @@ func playChild(t *testing.T, from uint64, count, most int, plant string) (b batc
 		text := stderr.String() + strings.Join(rest, "") + string(log)
 		b.played++
 		b.failed = append(b.failed, outcome{Seed: at.Seed, Err: fmt.Sprintf("the process died: %v", err), Log: strings.Split(text, "\n")})
+	case last != 0 && err != nil: // it has told of every schedule and failed all the same: a data race
+		b.failed = append(b.failed, outcome{Seed: last, Err: fmt.Sprintf("the child failed: %v", err), Log: strings.Split(stderr.String()+strings.Join(rest, ""), "\n")})
 	case last == 0:
 		t.Fatalf("the child could not begin: %v\n%s%s", err, strings.Join(rest, ""), stderr.String())
 	}
