@@ -177,6 +177,7 @@ func (s *site) nothingBut(roots []string, foreign map[string]string) {
 	require.NoError(s.t, err)
 	for _, info := range infos {
 		require.Contains(s.t, roots, info.Ref.Path)
+		known[filepath.ToSlash(filepath.Join(filepath.Dir(info.Ref.Path), "instance"))] = true // the sign of life of its owner
 		known[info.Ref.Path], known[strings.TrimSuffix(info.Ref.Path, ".root")+".committed"] = true, true
 		for _, task := range info.Root.Tasks {
 			for _, r := range task.Runs {

@@ -4,11 +4,14 @@ package integration
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,9 +30,21 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(asJob); name != "" {
 		os.Exit(runJob(name))
 	}
+	moreAtOnce()
 	code := m.Run()
 	shared.close()
 	os.Exit(code)
+}
+
+// moreAtOnce lets more tests run side by side than there are processors, unless -parallel says how many: those that may, wait
+// most of the time.
+func moreAtOnce() {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))) // it is a number
+	}
 }
 
 // shared is what the tests of one run have in common, each made when it is first asked for.
