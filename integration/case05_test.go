@@ -141,3 +141,29 @@ func TestC05_AbortableAndForgottenInEachStep(t *testing.T) {
 		}
 	}
 }
+// The broker has forgotten the transactional ids of a service that had nothing to do for long. It goes on with new ones,
+// after one restart within the process at most, though it has several ids in turn.
+func forgottenIDs(s *site) {
+	const idle = 20 * time.Second // an id is forgotten after 5 s
+	s.every = 500 * time.Millisecond
+	file := s.file(counts, "timeout: 5s", "timeout: 4s", "{{.TransactionTimeout}}", "10s")
+	job := s.run(file)
+	s.tell(10)
+	s.caughtUp(job)
+	time.Sleep(idle)
+	for range 10 { // more commits than there are ids
+		s.tell(1)
+		s.caughtUp(job)
+	}
+	require.LessOrEqual(s.t, job.restarts(), 1, "%s", job.stderr.tail(5))
+	job.stop()
+	s.countedOnce(20)
+}
+
+func TestC05_ForgottenTransactionalIDs(t *testing.T) {
+	t.Parallel()
+	forgottenIDs(fakeSite(t, 1, kfake.BrokerConfigs(map[string]string{"transactional.id.expiration.ms": "5000"})))
+}
+
+func TestC05_RealForgottenTransactionalIDs(t *testing.T) { forgottenIDs(harshSite(t, 1)) }
+

@@ -35,7 +35,7 @@ func outputTooLarge(s *site) {
 		code := job.exit(s.session) // no new attempt could do better, so none is made
 		require.Equal(s.t, 30, code, job.stderr.tail(5))
 		require.Zero(s.t, job.restarts(), job.stderr.String())
-		require.Contains(s.t, job.stderr.tail(1), "produce to "+s.out+"/0: the record is larger than the topic's max.message.bytes")
+		require.Contains(s.t, job.stderr.tail(1), "max.message.bytes")
 		require.Empty(s.t, s.read(s.out))
 		require.Zero(s.t, s.committed()[0].At)
 	}
@@ -59,3 +59,39 @@ func outputTooLarge(s *site) {
 
 func TestC07_OutputTooLarge(t *testing.T)     { t.Parallel(); outputTooLarge(fakeSite(t, 1)) }
 func TestC07_RealOutputTooLarge(t *testing.T) { outputTooLarge(realSite(t, 1)) }
+
+// The message says which input it was that grew, how large its output is, and what the topic takes.
+func tooLargeIsNamed(s *site) {
+	narrow(s)
+	job := s.job("expand")
+	job.await("msg=processing")
+	require.Equal(s.t, 30, job.exit(s.session), job.stderr.tail(5))
+	last := job.stderr.tail(1)
+	require.Contains(s.t, last, "in-0, offset 7")
+	require.Regexp(s.t, `\b50\d\d bytes`, last)
+	require.Contains(s.t, last, "at most 1000")
+}
+
+func TestC07_OutputTooLargeIsNamed(t *testing.T)     { t.Parallel(); tooLargeIsNamed(fakeSite(t, 1)) }
+func TestC07_RealOutputTooLargeIsNamed(t *testing.T) { tooLargeIsNamed(realSite(t, 1)) }
+
+// Outputs that are small enough each are not refused for the size of the batch they come in.
+func smallOutputsFit(s *site) {
+	s.out += "-narrow"
+	s.topic(s.out, map[string]*string{"max.message.bytes": kmsg.StringPtr("1000")})
+	var recs []*kgo.Record
+	for i := range 500 {
+		recs = append(recs, &kgo.Record{Key: fmt.Appendf(nil, "k-%d", i), Value: fmt.Appendf(nil, "value %d", i*i*7919)})
+	}
+	s.put(recs...)
+	job := s.job("expand")
+	s.caughtUp(job)
+	job.stop()
+	require.Len(s.t, s.read(s.out), len(recs))
+}
+
+func TestC07_SmallOutputsFitIntoANarrowTopic(t *testing.T) {
+	t.Parallel()
+	smallOutputsFit(fakeSite(t, 1))
+}
+func TestC07_RealSmallOutputsFitIntoANarrowTopic(t *testing.T) { smallOutputsFit(realSite(t, 1)) }
