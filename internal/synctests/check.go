@@ -58,6 +58,10 @@ func (w *World) check(ctx context.Context) error {
 		return err
 	}
 	g := w.cluster.GroupInfo(application)
+	if g == nil {
+		w.fail("the group does not exist")
+		return nil
+	}
 	for p, c := range g.Commits[inTopic] {
 		if hw := w.cluster.PartitionInfo(inTopic, p).HighWatermark; c.Offset > hw || c.Offset < w.ends[p] {
 			w.fail("partition %d: offset %d is committed, the last record ends at %d and the log at %d", p, c.Offset, w.ends[p], hw)

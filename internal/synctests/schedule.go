@@ -133,13 +133,13 @@ func Draw(o Options) Schedule {
 		Session: d.between(6*time.Second, 10*time.Second), Load: d.between(10*time.Second, 40*time.Second),
 		Latency: pick(d, 200*time.Microsecond, time.Millisecond, time.Millisecond, 8*time.Millisecond), Fsync: pick(d, 0, 0, 3*time.Millisecond, 40*time.Millisecond),
 	}
-	s.Txn = max(15*time.Second, s.Interval+s.Checkpoint+5*time.Second)
-	if d.chance(0.5) {
-		s.Txn = time.Minute
-	}
 	if d.chance(0.25) { // checkpoints take long, and input comes all the time
 		s.Bursts, s.PerBurst, s.Fsync = 100+d.IntN(200), 3, pick(d, 40*time.Millisecond, 150*time.Millisecond)
 		s.Interval = d.between(100*time.Millisecond, 400*time.Millisecond)
+	}
+	s.Txn = max(15*time.Second, s.Interval+s.Checkpoint+5*time.Second)
+	if d.chance(0.5) {
+		s.Txn = time.Minute
 	}
 	for range 6 + d.IntN(14) {
 		s.Events = append(s.Events, d.event(&s))
