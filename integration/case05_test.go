@@ -141,6 +141,7 @@ func TestC05_AbortableAndForgottenInEachStep(t *testing.T) {
 		}
 	}
 }
+
 // The broker has forgotten the transactional ids of a service that had nothing to do for long. It goes on with new ones,
 // after one restart within the process at most, though it has several ids in turn.
 func forgottenIDs(s *site) {
@@ -166,4 +167,3 @@ func TestC05_ForgottenTransactionalIDs(t *testing.T) {
 }
 
 func TestC05_RealForgottenTransactionalIDs(t *testing.T) { forgottenIDs(harshSite(t, 1)) }
-

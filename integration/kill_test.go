@@ -44,6 +44,9 @@ func killSeed(t *testing.T) uint64 {
 	if strings.Contains(t.Name(), "Real") {
 		real = "REAL_KAFKA=1 "
 	}
+	if text := os.Getenv("CASE_REPETITIONS"); text != "" {
+		real += "CASE_REPETITIONS=" + text + " "
+	}
 	t.Logf("seed %d; again: %sKILL_SEED=%d go test -count=1 -v -run '^%s$' ./integration", seed, real, seed, t.Name())
 	return seed
 }
