@@ -46,6 +46,9 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	if sink < 0 || sink >= len(w.sink.cfg.Targets) {
 		return fault.Stopf(fault.Failed, "task %s writes to sink %d of %d", w.task, sink, len(w.sink.cfg.Targets))
 	}
+	if err := w.fits(&w.sink.cfg.Targets[sink], recs); err != nil {
+		return err
+	}
 	out, size := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
 	for w.holding() {
 		if err := w.sink.waitForRoom(ctx, w); err != nil {
@@ -58,6 +61,26 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	// Direct: only this goroutine can make it hold again, so no lock is needed while the records are handed over.
 	if err := w.sink.cfg.Transactions.ProduceBatch(ctx, out); err != nil {
 		return fmt.Errorf("sink %s: %w", w.sink.cfg.Targets[sink].Name, err)
+	}
+	return nil
+}
+
+// fits refuses a record that its topic does not take, while it is known which input it comes from. What is a few bytes
+// below the limit here, and above it with the rest of its batch's encoding, is refused by the client.
+func (w *Writer) fits(t *Target, recs []element.Record) error {
+	if t.MaxBytes <= 0 {
+		return nil
+	}
+	for i := range recs {
+		r := &recs[i]
+		size := len(r.Key) + len(r.Value)
+		for k := range r.Headers {
+			size += len(r.Headers[k].Key) + len(r.Headers[k].Value)
+		}
+		if size > int(t.MaxBytes) {
+			return fault.Stopf(fault.BadRecord, "task %s, offset %d: sink %s: the output has %d bytes, topic %s takes at most %d (max.message.bytes)",
+				w.task, r.Offset, t.Name, size, t.Topic, t.MaxBytes)
+		}
 	}
 	return nil
 }

@@ -78,6 +78,9 @@ type Config struct {
 	MaxBufferedBytes   int
 	// BatchMaxBytes is the largest batch, and so the largest record, 0 = 1 MiB.
 	BatchMaxBytes int32
+	// TopicMaxBytes gives what topics take, where that is known (max.message.bytes): a batch for such a topic is never
+	// larger. Topics that are missing take BatchMaxBytes.
+	TopicMaxBytes map[string]int32
 
 	// Logger, nil = slog.Default().
 	Logger *slog.Logger
@@ -160,11 +163,22 @@ func (c Config) clientOpts(id string) []kgo.Opt {
 		// kgo changes the slice, and the slots make their clients at the same time.
 		kgo.ProducerBatchCompression(slices.Clone(c.Compression)...),
 		kgo.ProducerLinger(c.Linger),
-		kgo.ProducerBatchMaxBytes(c.BatchMaxBytes),
+		kgo.ProducerBatchMaxBytesFn(c.batchMaxBytes),
 		kgo.MaxBufferedRecords(c.MaxBufferedRecords),
 		kgo.MaxBufferedBytes(c.MaxBufferedBytes),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		// No RecordDeliveryTimeout: kgo counts it from the record's own timestamp, so old records would fail at once. Seal
 		// bounds the wait.
 	}
+}
+
+// leastBatch is the least limit that kgo takes.
+const leastBatch = 512
+
+// batchMaxBytes is the largest batch for a topic.
+func (c Config) batchMaxBytes(topic string) int32 {
+	if most, known := c.TopicMaxBytes[topic]; known {
+		return max(leastBatch, min(most, c.BatchMaxBytes))
+	}
+	return c.BatchMaxBytes
 }

@@ -324,11 +324,27 @@ func (m *Machine) lose(s State, r Report) []Action {
 // leave sets the final state of the current transaction and moves on to the next slot.
 func (m *Machine) leave(s State, r Report) []Action {
 	r.ended = true
-	act := m.report(r)
+	var acts []Action
+	if s == Closed && r.replace && r.Code != fault.Fenced {
+		acts = m.distrust()
+	}
+	acts = append(acts, m.report(r))
 	m.slots[m.cur] = s
 	m.cur = (m.cur + 1) % len(m.slots)
 	m.failure = Report{}
-	return []Action{act}
+	return acts
+}
+
+// distrust has the clients of the other slots replaced as well: an id that the broker has forgotten, or a topic that is
+// another one now, is no matter of one slot, and to find that out slot by slot would cost an attempt each.
+func (m *Machine) distrust() (acts []Action) {
+	for i, s := range m.slots {
+		if i != m.cur && s.usable() {
+			m.slots[i] = Closed
+			acts = append(acts, Action{Kind: ActClose, Slot: i})
+		}
+	}
+	return acts
 }
 
 func (m *Machine) close() []Action {

@@ -99,6 +99,7 @@ var codes = map[fault.Code]string{
 	fault.StateMismatch:      "the state does not fit the topology",
 	fault.BadRecord:          "a record could not be processed",
 	fault.Fenced:             "another process uses the same instance id",
+	fault.Unfinished:         "stopped without a last checkpoint",
 }
 
 // logTail gives the last lines of a log file, indented.

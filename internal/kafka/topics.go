@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -125,4 +126,21 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// MaxMessageBytes gives the largest batch that topics take, of those whose configuration can be read.
+func MaxMessageBytes(ctx context.Context, cl *kgo.Client, names []string) (map[string]int32, error) {
+	configs, err := kadm.NewClient(cl).DescribeTopicConfigs(ctx, names...)
+	if err != nil {
+		return nil, Classify(err, "read the configuration of topics %v", names)
+	}
+	most := map[string]int32{}
+	for _, c := range configs {
+		for _, entry := range c.Configs {
+			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == "max.message.bytes" && err == nil {
+				most[c.Name] = int32(n)
+			}
+		}
+	}
+	return most, nil
 }
