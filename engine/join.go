@@ -71,7 +71,7 @@ func (in *intake) prepare() error {
 }
 
 // onJoined makes the tasks of an intake part of the attempt.
-func (a *attempt) onJoined(err error) ([]checkpoint.Action, error) {
+func (a *attempt) onJoined(err error) error {
 	in := <-a.joined
 	a.joining = nil
 	defer in.cancel()
@@ -79,44 +79,55 @@ func (a *attempt) onJoined(err error) ([]checkpoint.Action, error) {
 	for tp, since := range in.since {
 		if cur.Since[tp] != since || a.stop.Err() != nil {
 			in.close() // given and taken away again, or too late: whatever came of it is of no use, not even the error
-			return nil, a.reconcile()
+			return a.reconcile()
 		}
 	}
 	if err != nil {
 		in.close()
-		return nil, fmt.Errorf("take in %d partitions: %w", len(in.since), err)
+		return fmt.Errorf("take in %d partitions: %w", len(in.since), err)
 	}
 	failpoint.Hit(failpoint.JoinBefore)
-	var actions []checkpoint.Action
+	a.lastID = max(a.lastID, in.lastID)
+	if err := a.execute(a.co.Raise(a.now(), in.lastID)); err != nil {
+		return err
+	}
 	early := false
 	for _, t := range in.tasks {
-		a.lastID = max(a.lastID, in.lastID)
-		actions = append(actions, a.co.Raise(a.now(), in.lastID)...)
-		a.admit(t)
-		// What a task emits while a checkpoint is in flight that does not cover it belongs to the next one: it has passed
-		// that barrier, so to speak.
-		if a.pending != nil {
-			t.out.Barrier(a.pending.name.ID)
+		if err := a.takeIn(t); err != nil {
+			return err
 		}
-		actions = append(actions, a.co.AddTask(a.now(), t.id)...)
-		if t.fresh {
-			// No record of it is processed before its start position is committed, and that comes with the next checkpoint.
-			early = true
-			actions = append(actions, a.co.Moved(a.now(), t.id)...)
-		}
-		a.startTask(t)
-		if !t.fresh {
-			if err := a.feedTask(t); err != nil {
-				return nil, err
-			}
-		}
+		early = early || t.fresh
 	}
 	if early {
-		actions = append(actions, a.co.RequestCheckpoint(a.now(), checkpoint.Early)...)
+		if err := a.execute(a.co.RequestCheckpoint(a.now(), checkpoint.Early)); err != nil {
+			return err
+		}
 	}
 	failpoint.Hit(failpoint.JoinAfter)
 	a.tellJoined(in)
-	return actions, a.reconcile()
+	return a.reconcile()
+}
+
+// takeIn starts one task beside the others. The coordinator may trigger at each input, also with a part of an intake only,
+// so its actions are executed before the next one: the tasks that follow then see a checkpoint in flight that does not
+// cover them. Kept back to the end, such a trigger would come after they were taken for covered, and what they emit would
+// be in its transaction without their positions.
+func (a *attempt) takeIn(t *owned) error {
+	a.admit(t)
+	// What a task emits while a checkpoint is in flight that does not cover it belongs to the next one: it has passed
+	// that barrier, so to speak.
+	if a.pending != nil {
+		t.out.Barrier(a.pending.name.ID)
+	}
+	a.startTask(t)
+	if err := a.execute(a.co.AddTask(a.now(), t.id)); err != nil {
+		return err
+	}
+	if !t.fresh {
+		return a.feedTask(t)
+	}
+	// No record of it is processed before its start position is committed, and that comes with the next checkpoint.
+	return a.execute(a.co.Moved(a.now(), t.id))
 }
 
 // tellJoined tells listener and local copy what was taken in.

@@ -105,7 +105,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 	case evDrained:
 		return a.co.RequestCheckpoint(now, checkpoint.Final), nil
 	case evJoined:
-		return a.onJoined(e.err)
+		return nil, a.onJoined(e.err)
 	case evRevoke:
 		a.onRevoke(e.revoke)
 		return nil, nil
