@@ -34,7 +34,7 @@ type attempt struct {
 
 	joining     *intake                           // partitions on their way in; one intake at a time
 	joined      chan *intake                      // the same when its goroutine is done with it
-	left        map[element.TopicPartition]uint64 // ownership epochs that tasks have left with
+	left        map[element.TopicPartition]uint64 // ownership epochs that are over: tasks have left with them, or none came
 	revocations []*revocation                     // that wait for tasks to leave
 
 	feed   *feeder

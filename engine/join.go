@@ -77,8 +77,8 @@ func (a *attempt) onJoined(err error) error {
 	defer in.cancel()
 	cur := a.r.ports.Group.Current()
 	for tp, since := range in.since {
-		if cur.Since[tp] != since || a.stop.Err() != nil {
-			in.close() // given and taken away again, or too late: whatever came of it is of no use, not even the error
+		if cur.Since[tp] != since || a.left[tp] == since || a.stop.Err() != nil {
+			in.close() // given and taken away again, or about to be, or too late: whatever came of it is of no use, not even the error
 			return a.reconcile()
 		}
 	}

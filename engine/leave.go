@@ -41,20 +41,26 @@ func (r *Runner) Revoke(ctx context.Context, gone []element.TopicPartition) {
 	}
 }
 
-// onRevoke halts the tasks concerned. They go on taking barriers, and leave when the coordinator says so.
+// onRevoke halts the tasks concerned. They go on taking barriers, and leave when the coordinator says so. Partitions that
+// are on their way in, or are still to be taken in, count as left at once: the group names them as owned until all have
+// left, and who looks at it meanwhile must not take them in.
 func (a *attempt) onRevoke(rev *revocation) {
 	rev.halts, rev.tasks = map[element.TaskID]bool{}, map[element.TaskID]bool{}
+	cur := a.r.ports.Group.Current()
 	for _, tp := range rev.gone {
-		if a.joining != nil && a.joining.since[tp] != 0 {
-			a.joining.cancel()
+		id := a.byTP[tp]
+		if id == (element.TaskID{}) {
+			a.left[tp] = cur.Since[tp]
+			if a.joining != nil && a.joining.since[tp] != 0 {
+				a.joining.cancel()
+			}
+			continue
 		}
-		if id := a.byTP[tp]; id != (element.TaskID{}) {
-			t := a.tasks[id]
-			t.halted = true
-			rev.halts[id], rev.tasks[id] = true, true
-			t.inbox.halt()
-			a.feed.tookOne() // the source may wait for room in it
-		}
+		t := a.tasks[id]
+		t.halted = true
+		rev.halts[id], rev.tasks[id] = true, true
+		t.inbox.halt()
+		a.feed.tookOne() // the source may wait for room in it
 	}
 	if len(rev.tasks) == 0 {
 		close(rev.done)

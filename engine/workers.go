@@ -96,7 +96,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	}
 	for _, tid := range a.order {
 		ack, ok := p.acks[tid]
-		if !ok {
+		if !ok || a.tasks[tid].starts() {
 			continue
 		}
 		runs := a.chainOf(tid)
@@ -122,21 +122,32 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	})
 }
 
+// starts reports that a checkpoint which covers the task is the one that commits its start position. The task has not
+// taken a record yet, so it gets what checkpoint 0 gives: a handle that says "no state", and no entry in the root. A root is
+// written before its commit. Did that come to nothing, whoever owns the partition next would find it in the store without
+// a committed offset, which is what an offset that has expired looks like.
+func (t *owned) starts() bool { return t.fresh && !t.fed }
+
 // commit commits the transaction: outputs, positions and, in each position's metadata, the handle of the root.
 func (a *attempt) commit(act checkpoint.CommitAction) error {
 	failpoint.Hit(failpoint.PermitAfter)
 	p := a.pending
 	c := checkpoint.Commit{Name: p.name, Permit: act.Permit}
-	for _, t := range p.root.Tasks {
-		for _, pos := range t.Positions {
-			h := a.newHandle(pos)
-			h.Kind, h.Root = snapshot.HandleCheckpoint, p.ref
-			text, err := h.Encode()
-			if err != nil {
-				return fault.Stopf(fault.Failed, "handle of checkpoint %s for %s: %w", p.name, pos.TopicPartition, err)
-			}
-			c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Epoch: a.tasks[t.Task].epoch, Position: pos, Metadata: text})
+	for _, id := range a.order {
+		t := a.tasks[id]
+		ack, ok := p.acks[id]
+		if !ok {
+			continue
 		}
+		h := a.newHandle(ack.position)
+		if !t.starts() {
+			h.Kind, h.Root = snapshot.HandleCheckpoint, p.ref
+		}
+		text, err := h.Encode()
+		if err != nil {
+			return fault.Stopf(fault.Failed, "handle of checkpoint %s for %s: %w", p.name, ack.position.TopicPartition, err)
+		}
+		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Epoch: t.epoch, Position: ack.position, Metadata: text})
 	}
 	committer := a.r.ports.Committer
 	// Not a worker of the pending checkpoint: nothing cancels a commit that has its Permit.
@@ -178,6 +189,12 @@ func (a *attempt) complete(id element.CheckpointID) {
 		t.committed, t.root, t.fresh = entry, &ref, false
 		t.inbox.commit(id)
 		a.adopted(entry)
+	}
+	for task := range p.acks {
+		if t := a.tasks[task]; t.starts() {
+			t.fresh = false
+			t.inbox.commit(id)
+		}
 	}
 	failpoint.Hit(failpoint.CompleteAfter)
 	a.dropLeaving(p)

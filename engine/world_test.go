@@ -332,11 +332,12 @@ func (s *worldSource) Run(ctx context.Context, deliver func(context.Context, ele
 // worldSink writes into the open transaction, holding back after barriers as a sink must: one queue per barrier that was
 // passed and not released yet.
 type worldSink struct {
-	w    *world
-	m    *member
-	mu   sync.Mutex
-	held map[element.TaskID][]worldQueue
-	over bool
+	w       *world
+	m       *member
+	mu      sync.Mutex
+	writers map[element.TaskID]bool
+	held    map[element.TaskID][]worldQueue
+	over    bool
 }
 
 type worldQueue struct {
@@ -344,7 +345,12 @@ type worldQueue struct {
 	recs  []element.Record
 }
 
-func (s *worldSink) Writer(task element.TaskID) SinkWriter { return &worldWriter{s, task} }
+func (s *worldSink) Writer(task element.TaskID) SinkWriter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writers[task] = true
+	return &worldWriter{s, task}
+}
 
 func (s *worldSink) Seal(_ context.Context, id element.CheckpointID) error {
 	if s.w.onSeal != nil {
@@ -354,9 +360,9 @@ func (s *worldSink) Seal(_ context.Context, id element.CheckpointID) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for task, qs := range s.held {
-		if len(qs) == 0 || qs[0].after != id {
-			return fmt.Errorf("seal %d: task %s holds %v", id, task, qs)
+	for task := range s.writers { // as strict as the real one: what is sealed must have everything, and nothing too much
+		if qs := s.held[task]; len(qs) == 0 || qs[0].after != id {
+			return fault.Stopf(fault.Failed, "seal %d: task %s holds %v", id, task, qs)
 		}
 	}
 	s.w.mu.Lock()
@@ -391,6 +397,7 @@ func (s *worldSink) Drop(task element.TaskID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.held, task)
+	delete(s.writers, task)
 }
 
 func (s *worldSink) Discard() {
@@ -475,8 +482,10 @@ func (m *member) ports() Ports {
 	return Ports{
 		Group: m, Offsets: m, Committer: m, Checkpoints: cp,
 		NewSource: func(p []element.Position) (Source, error) { return &worldSource{m.w, slices.Clone(p)}, nil },
-		NewSink:   func() (Sink, error) { return &worldSink{w: m.w, m: m, held: map[element.TaskID][]worldQueue{}}, nil },
-		NewState:  func(element.TaskID) State { return worldState{store.New(store.Config{})} },
+		NewSink: func() (Sink, error) {
+			return &worldSink{w: m.w, m: m, writers: map[element.TaskID]bool{}, held: map[element.TaskID][]worldQueue{}}, nil
+		},
+		NewState: func(element.TaskID) State { return worldState{store.New(store.Config{})} },
 	}
 }
 

@@ -1,0 +1,235 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// logging is listener, and says why attempts end.
+func (c *watch) logging(t *testing.T) *Listener {
+	lis := c.listener()
+	count := lis.AttemptEnded
+	lis.AttemptEnded = func(n int, err error, class fault.Recovery, delay time.Duration) {
+		t.Logf("attempt %d ended: %v", n, err)
+		count(n, err, class, delay)
+	}
+	return lis
+}
+
+// give hands partitions to a member that nobody had.
+func (w *world) give(to *member, ps ...int32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	to.gain(slices.Values(ps))
+}
+
+// found reports that a partition has a committed offset.
+func (w *world) found(p int32) func() bool {
+	return func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.committed[tp(p)].Found }
+}
+
+// Two partitions come to an instance that has had nothing to do for longer than the interval. The first of them makes a
+// checkpoint due at once, which does not cover the second: that one holds back from the beginning.
+//
+//	intake: task 1 joins, has moved         coordinator: interval over: trigger n (tasks 0, 1)
+//	intake: task 2 joins                    n is in flight, though its barriers are not out yet
+func TestPartitionsComeTogetherToAnIdleInstance(t *testing.T) {
+	w := newWorld(t, 4)
+	w.assign(1)
+	var ca watch
+	cfg := w.config()
+	cfg.Interval = 20 * time.Millisecond
+	stop := w.start(cfg, ca.logging(t))
+	require.Eventually(t, w.found(0), patient, time.Millisecond)
+	time.Sleep(3 * cfg.Interval)
+	w.give(w.member, 1, 2, 3)
+	w.produce(80, 8)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	require.Zero(t, ca.ended.Load())
+}
+
+// The first checkpoint with a late partition fails when its root is written. Nothing of the partition is committed, so the
+// next attempt begins with it anew; the root that lies there is no sign of offsets that were lost.
+func TestALatePartitionWhoseFirstCheckpointFailedBeginsAnew(t *testing.T) {
+	w := newWorld(t, 2)
+	w.assign(1)
+	var ca watch
+	var failed atomic.Bool
+	w.onCommit = func(c checkpoint.Commit) (bool, error) {
+		if c.Name.ID > 0 && len(c.Offsets) == 2 && failed.CompareAndSwap(false, true) {
+			return false, errors.New("the commit is aborted")
+		}
+		return true, nil
+	}
+	stop := w.start(w.config(), ca.logging(t))
+	w.produce(40, 8)
+	require.Eventually(t, w.found(0), patient, time.Millisecond)
+	w.give(w.member, 1)
+	require.Eventually(t, failed.Load, patient, time.Millisecond)
+	w.produce(40, 8)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	require.EqualValues(t, 1, ca.ended.Load())
+}
+
+// The group takes a partition back that is on its way in, together with one that works. The intake is cut off while the
+// last checkpoint of the other goes on, and the group still names the partition as owned until that is over: no reason to
+// fail, nor to take it in once more.
+func TestAPartitionOnItsWayInIsRevokedWithOneThatWorks(t *testing.T) {
+	w := newWorld(t, 3)
+	w.others = true
+	w.assign(2)
+	a, b := w.member, w.join("i2")
+	var ca, cb watch
+	var slow atomic.Bool
+	reading, sealing := make(chan struct{}, 8), make(chan struct{})
+	ports := a.ports()
+	ports.Offsets = slowOffsets{a, func(ctx context.Context, tps []element.TopicPartition) error {
+		if slices.Contains(tps, tp(2)) && slow.Load() {
+			reading <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}}
+	w.onSeal = func(element.CheckpointID) error {
+		if slow.Load() {
+			<-sealing
+		}
+		return nil
+	}
+	stopA := a.startWith(a.config(), ports, ca.logging(t))
+	require.Eventually(t, w.found(0), patient, time.Millisecond)
+	slow.Store(true)
+	w.give(a, 2)
+	<-reading
+	w.produce(30, 6) // a checkpoint begins and stays in flight
+	time.Sleep(30 * time.Millisecond)
+	moved := make(chan struct{})
+	go func() { w.move(a, b, patient, 1, 2); close(moved) }()
+	time.Sleep(30 * time.Millisecond)
+	slow.Store(false)
+	close(sealing)
+	<-moved
+	stopB := b.start(b.config(), cb.logging(t))
+	w.produce(30, 6)
+	w.caughtUp()
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
+	w.exact()
+	require.Zero(t, ca.ended.Load()+cb.ended.Load())
+	require.Empty(t, ca.joined, "it was never taken in")
+}
+
+// An intake is done at the moment when the group takes its partition back: the report waits behind the wish. What the group
+// takes is not taken in.
+func TestAnIntakeThatIsDoneWhenItsPartitionIsRevokedIsDropped(t *testing.T) {
+	w := newWorld(t, 2)
+	w.others = true
+	w.assign(1)
+	a, b := w.member, w.join("i2")
+	var ca, cb watch
+	stopA := a.start(a.config(), ca.logging(t))
+	require.Eventually(t, w.found(0), patient, time.Millisecond)
+	// The wish comes first, and the group takes the partition away only a while after it was answered.
+	w.mu.Lock()
+	a.assignment.Epoch++
+	a.assignment.Since[tp(1)] = a.assignment.Epoch
+	a.assignment.Partitions = []element.TopicPartition{tp(0), tp(1)}
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	a.r.Revoke(ctx, []element.TopicPartition{tp(1)})
+	w.mu.Lock()
+	a.changed()
+	w.mu.Unlock()
+	time.Sleep(50 * time.Millisecond)
+	w.move(a, b, 0, 1)
+	stopB := b.start(b.config(), cb.logging(t))
+	w.produce(30, 6)
+	w.caughtUp()
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
+	w.exact()
+	require.Zero(t, ca.ended.Load()+cb.ended.Load())
+	require.Empty(t, ca.joined)
+}
+
+// A late partition's start position is committed, and the attempt fails before the next checkpoint: it goes on at that
+// position, without state, and not where its source would begin now.
+func TestALatePartitionGoesOnAtItsCommittedStart(t *testing.T) {
+	w := newWorld(t, 2)
+	w.assign(1)
+	var ca watch
+	var started, failed atomic.Bool
+	w.onCommit = func(c checkpoint.Commit) (bool, error) {
+		switch {
+		case c.Name.ID == 0 || len(c.Offsets) < 2 || started.CompareAndSwap(false, true):
+			return true, nil
+		case failed.CompareAndSwap(false, true):
+			return false, errors.New("the commit is aborted")
+		}
+		return true, nil
+	}
+	stop := w.start(w.config(), ca.logging(t))
+	w.produce(40, 8)
+	require.Eventually(t, w.found(0), patient, time.Millisecond)
+	w.give(w.member, 1)
+	w.produce(40, 8)
+	w.caughtUp()
+	require.True(t, failed.Load())
+	require.NoError(t, stop())
+	w.exact()
+	require.EqualValues(t, 1, ca.ended.Load())
+}
+
+// All that an instance had leaves while a late partition is on its way in: it becomes the only one, and the checkpoint with
+// its start position has no state of anybody in it.
+func TestALatePartitionMayBeTheOnlyOne(t *testing.T) {
+	w := newWorld(t, 2)
+	w.others = true
+	w.assign(1)
+	a, b := w.member, w.join("i2")
+	var ca, cb watch
+	var slow atomic.Bool
+	reading, read := make(chan struct{}), make(chan struct{})
+	ports := a.ports()
+	ports.Offsets = slowOffsets{a, func(ctx context.Context, tps []element.TopicPartition) error {
+		if slices.Contains(tps, tp(1)) && slow.CompareAndSwap(true, false) {
+			reading <- struct{}{}
+			<-read
+		}
+		return nil
+	}}
+	stopA := a.startWith(a.config(), ports, ca.logging(t))
+	w.produce(10, 8)
+	require.Eventually(t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.committed[tp(0)].Offset > 0 }, patient, time.Millisecond)
+	slow.Store(true)
+	w.give(a, 1)
+	<-reading
+	w.move(a, b, patient, 0)
+	stopB := b.start(b.config(), cb.logging(t))
+	close(read)
+	w.produce(40, 8)
+	w.caughtUp()
+	w.move(a, b, patient, 1)
+	w.produce(40, 8)
+	w.caughtUp()
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
+	w.exact()
+	require.Zero(t, ca.ended.Load()+cb.ended.Load())
+}
