@@ -10,6 +10,46 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// noCopy leaves nothing to restore from but the checkpoint: no byte of it is passed over then.
+var noCopy = []string{"--set", "state.backend.local-recovery=false"}
+
+// A local copy of the state does not hide that files of the checkpoint are gone or have another length. What is damaged within
+// a file of the right length is found by whoever reads it: the tool, and a start that has no copy.
+func TestDamageBesideALocalCopy(t *testing.T) {
+	s := embeddedSite(t, 1)
+	file := worked(s)
+	copied := s.run(file)
+	s.caughtUp(copied)
+	copied.stop() // which brings the copy up to date
+	root := s.handles()[0].Root
+	r, err := s.repository().ReadRoot(s.ctx, root)
+	require.NoError(t, err)
+	run := r.Tasks[0].Runs[0]
+	path := filepath.Join(s.checkpoints(), run.File)
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	put := func(b []byte) {
+		require.NoError(t, os.RemoveAll(path))
+		if b != nil {
+			require.NoError(t, os.WriteFile(path, b, 0o644))
+		}
+	}
+	for name, bad := range map[string][]byte{"missing": nil, "cut": good[:len(good)-1], "longer": append(append([]byte{}, good...), 0)} {
+		t.Run(name, func(t *testing.T) {
+			put(bad)
+			s.untouched(func() { refused(t, s.run(file), 22, run.File) })
+		})
+	}
+	bad := append([]byte{}, good...)
+	bad[run.Offset+run.Length/2] ^= 1
+	put(bad)
+	s.untouched(func() { refused(t, s.checkpointsCommand("verify", file), 22, run.File) })
+	s.untouched(func() { refused(t, s.run(file, noCopy...), 22, run.File) })
+	put(good)
+	s.goesOn(file)
+	s.storeIsWhole()
+}
+
 // Damaged and missing files of the committed checkpoint are named, nothing is overwritten, and with the file put back all
 // goes on as if nothing had been.
 func TestRefusedDamage(t *testing.T) {
@@ -59,7 +99,7 @@ func TestRefusedDamage(t *testing.T) {
 			if bad := c.damage(append([]byte{}, good...)); bad != nil {
 				require.NoError(t, os.WriteFile(path, bad, 0o644))
 			}
-			s.untouched(func() { refused(t, s.run(file), 22, c.file, root.Name.String()) })
+			s.untouched(func() { refused(t, s.run(file, noCopy...), 22, c.file, root.Name.String()) })
 			require.NoError(t, os.WriteFile(path, good, 0o644))
 		})
 	}

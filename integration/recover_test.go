@@ -109,7 +109,7 @@ func TestRefusedDamageOfEveryKindOfFile(t *testing.T) {
 					checkpoint := strings.Join(strings.Split(strings.NewReplacer("full-", "", "chk-", "", ".data", "", ".root", "").Replace(filepath.Base(k.file)), "-")[:2], "-")
 					texts = append(texts, "checkpoint "+checkpoint, "--recover-from-store", "processor checkpoints ", file)
 				}
-				s.untouched(func() { refused(t, s.run(file), 22, texts...) })
+				s.untouched(func() { refused(t, s.run(file, noCopy...), 22, texts...) })
 				s.untouched(func() { refused(t, s.checkpointsCommand("verify", file), 22, k.kind, k.file) })
 				_ = os.Remove(path)
 				require.NoError(t, os.WriteFile(path, good, 0o640))

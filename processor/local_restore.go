@@ -82,6 +82,10 @@ func (r *localRestore) run(ctx context.Context) error {
 			r.chain.Close()
 		}
 	}()
+	// The copy must not hide that what it is a copy of is gone: no other instance could restore the task.
+	if err := r.k.repo.Present(ctx, r.entry); err != nil {
+		return err
+	}
 	err := r.k.local.Load(ctx, r.entry.Task, func(at store.LocalVersion, tables []store.TableInfo) error {
 		return r.accept(ctx, at, tables)
 	}, func(e store.Entry) error {

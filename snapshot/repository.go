@@ -222,6 +222,19 @@ func (r *Repository) checkFiles(ctx context.Context, root *Root) error {
 	return nil
 }
 
+// Present makes sure that the files of a task's runs are there with their sizes, without reading them: for a restore that
+// takes the state from elsewhere. One that is not gives a CorruptError.
+func (r *Repository) Present(ctx context.Context, entry TaskEntry) error {
+	for _, ref := range entry.Runs {
+		o, err := r.openRun(ctx, ref)
+		if err != nil {
+			return r.readError(parseFilePath(ref.File).name.String(), ref.File, "run", err)
+		}
+		o.Close()
+	}
+	return nil
+}
+
 func (r *Repository) know(ref RunRef) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
