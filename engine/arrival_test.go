@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -232,4 +233,117 @@ func TestALatePartitionMayBeTheOnlyOne(t *testing.T) {
 	require.NoError(t, stopB())
 	w.exact()
 	require.Zero(t, ca.ended.Load()+cb.ended.Load())
+}
+
+// A task is taken in while the sink is about to look whether everybody has passed the barrier of the checkpoint in flight,
+// which does not cover it. There is no moment at which its writer is there and does not hold back.
+//
+//	loop: the writer of task 1 is made          seal of n: has task 1 passed n?
+//	loop: it holds back since n
+func TestAWriterThatComesDuringASealHoldsBackFromTheBeginning(t *testing.T) {
+	w := newWorld(t, 2)
+	w.others = true
+	a, b := w.member, w.join("i2")
+	var ca, cb watch
+	stopB := func() func() error { w.move(a, b, 0, 1); return b.start(b.config(), cb.logging(t)) }()
+	ports := a.ports()
+	came := make(chan struct{})
+	ports.NewSink = func() (Sink, error) {
+		sink, err := a.ports().NewSink()
+		return slowWriters{sink, func(task element.TaskID) {
+			if task.Partition == 1 {
+				close(came)
+				time.Sleep(20 * time.Millisecond)
+			}
+		}}, err
+	}
+	stopA := a.startWith(a.config(), ports, ca.logging(t))
+	w.produce(40, 4)
+	w.caughtUp()
+	var waited atomic.Bool
+	sealing := make(chan struct{})
+	w.onSeal = func(element.CheckpointID) error {
+		if w.found(0)() && waited.CompareAndSwap(false, true) {
+			close(sealing)
+			<-came
+		}
+		return nil
+	}
+	w.append(0)
+	<-sealing
+	w.move(b, a, patient, 1)
+	w.produce(40, 4)
+	w.caughtUp()
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
+	w.exact()
+	require.Zero(t, ca.ended.Load()+cb.ended.Load())
+}
+
+// slowWriters takes its time after a writer was made.
+type slowWriters struct {
+	Sink
+	made func(element.TaskID)
+}
+
+func (s slowWriters) Writer(task element.TaskID, behind element.CheckpointID) SinkWriter {
+	w := s.Sink.Writer(task, behind)
+	s.made(task)
+	return w
+}
+
+// A partition comes from an instance whose ids are far above while a checkpoint is in flight whose root is not written yet.
+// That root follows what was committed when it was triggered, not the root that the partition brings along.
+func TestAPartitionWithHighIDsComesBeforeTheRootIsWritten(t *testing.T) {
+	w := newWorld(t, 2)
+	w.others = true
+	a, b := w.member, w.join("i2")
+	var ca, cb watch
+	w.move(a, b, 0, 1)
+	stopB := b.startFrom(1000, cb.logging(t))
+	stopA := a.start(a.config(), ca.logging(t))
+	w.produce(40, 4)
+	w.caughtUp()
+	var waited atomic.Bool
+	sealing, seal := make(chan struct{}), make(chan struct{})
+	w.onSeal = func(id element.CheckpointID) error {
+		if id < 1000 && waited.CompareAndSwap(false, true) {
+			close(sealing)
+			<-seal
+		}
+		return nil
+	}
+	w.append(0)
+	<-sealing
+	w.move(b, a, patient, 1)
+	require.Eventually(t, func() bool { ca.mu.Lock(); defer ca.mu.Unlock(); return len(ca.joined) == 1 }, patient, time.Millisecond)
+	close(seal)
+	w.produce(40, 4)
+	w.caughtUp()
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
+	w.exact()
+	require.Zero(t, ca.ended.Load()+cb.ended.Load())
+	infos, err := a.repo.List(t.Context())
+	require.NoError(t, err)
+	for _, info := range infos {
+		require.NoError(t, info.Err)
+	}
+}
+
+// startFrom starts a member as if it had taken checkpoints up to an id.
+func (m *member) startFrom(last element.CheckpointID, lis *Listener) (stop func() error) {
+	r, err := New(countPlan(m.w.t), m.config(), m.ports(), lis)
+	require.NoError(m.w.t, err)
+	r.lastID = last
+	return m.run(r)
+}
+
+// append adds one record to a partition.
+func (w *world) append(p int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logs[p] = append(w.logs[p], element.Record{Key: fmt.Appendf(nil, "k%d", p), Value: []byte("x"), Offset: int64(len(w.logs[p]))})
+	close(w.grew)
+	w.grew = make(chan struct{})
 }

@@ -114,11 +114,6 @@ func (a *attempt) onJoined(err error) error {
 // be in its transaction without their positions.
 func (a *attempt) takeIn(t *owned) error {
 	a.admit(t)
-	// What a task emits while a checkpoint is in flight that does not cover it belongs to the next one: it has passed
-	// that barrier, so to speak.
-	if a.pending != nil {
-		t.out.Barrier(a.pending.name.ID)
-	}
 	a.startTask(t)
 	if err := a.execute(a.co.AddTask(a.now(), t.id)); err != nil {
 		return err
@@ -160,7 +155,13 @@ func (a *attempt) admit(t *owned) {
 	a.byTP[t.position.TopicPartition] = t.id
 	i, _ := slices.BinarySearchFunc(a.order, t.id, element.TaskID.Compare)
 	a.order = slices.Insert(a.order, i, t.id)
-	t.out = a.sink.Writer(t.id)
+	// What a task emits while a checkpoint is in flight that does not cover it belongs to the next one: it has passed
+	// that barrier, so to speak.
+	var behind element.CheckpointID
+	if a.pending != nil {
+		behind = a.pending.name.ID
+	}
+	t.out = a.sink.Writer(t.id, behind)
 	if t.root != nil && (a.last == nil || a.last.Name.ID < t.root.Name.ID) {
 		a.last = t.root
 	}

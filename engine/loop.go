@@ -15,11 +15,13 @@ import (
 type pending struct {
 	name  element.CheckpointName
 	began time.Time
-	acks  map[element.TaskID]taskAck
-	runs  map[element.TaskID]snapshot.RunRef
-	root  *snapshot.Root
-	ref   snapshot.RootRef
-	stop  func() // ends the workers
+	// follows is the newest committed root at the trigger. A task that joins later may bring one of a higher id along.
+	follows *snapshot.RootRef
+	acks    map[element.TaskID]taskAck
+	runs    map[element.TaskID]snapshot.RunRef
+	root    *snapshot.Root
+	ref     snapshot.RootRef
+	stop    func() // ends the workers
 }
 
 // loop executes the coordinator's actions until one ends the attempt.
@@ -177,10 +179,11 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 func (a *attempt) trigger(act checkpoint.Trigger) {
 	a.lastID = max(a.lastID, act.ID)
 	a.pending = &pending{
-		name:  element.CheckpointName{ID: act.ID, Incarnation: a.r.cfg.Incarnation},
-		began: time.Now(),
-		acks:  make(map[element.TaskID]taskAck, len(act.Tasks)),
-		stop:  func() {},
+		name:    element.CheckpointName{ID: act.ID, Incarnation: a.r.cfg.Incarnation},
+		began:   time.Now(),
+		follows: a.last,
+		acks:    make(map[element.TaskID]taskAck, len(act.Tasks)),
+		stop:    func() {},
 	}
 	if a.r.lis.CheckpointTriggered != nil {
 		a.r.lis.CheckpointTriggered(act.ID)

@@ -74,8 +74,9 @@ type Source interface {
 
 // Sink is the output side of one attempt.
 type Sink interface {
-	// Writer gives the writer of one task; only that task's goroutine uses it.
-	Writer(task element.TaskID) SinkWriter
+	// Writer gives the writer of one task; only that task's goroutine uses it. When behind is not 0 the writer has passed
+	// that barrier from the beginning: the checkpoint is in flight, may be sealed at this moment, and does not cover the task.
+	Writer(task element.TaskID, behind element.CheckpointID) SinkWriter
 	// Seal ends the transaction's content once every writer has passed barrier id: it is flushed and every promise
 	// has been answered without an error.
 	Seal(ctx context.Context, id element.CheckpointID) error

@@ -87,7 +87,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	p, cfg := a.pending, a.r.cfg
 	root := &snapshot.Root{
 		Name:             p.name,
-		Predecessor:      a.last,
+		Predecessor:      p.follows,
 		Application:      cfg.Application,
 		Instance:         cfg.Instance,
 		ClusterID:        cfg.ClusterID,

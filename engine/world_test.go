@@ -345,10 +345,13 @@ type worldQueue struct {
 	recs  []element.Record
 }
 
-func (s *worldSink) Writer(task element.TaskID) SinkWriter {
+func (s *worldSink) Writer(task element.TaskID, behind element.CheckpointID) SinkWriter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writers[task] = true
+	if behind != 0 {
+		s.held[task] = []worldQueue{{after: behind}}
+	}
 	return &worldWriter{s, task}
 }
 
@@ -506,6 +509,10 @@ func (m *member) startWith(cfg Config, ports Ports, lis *Listener) (stop func() 
 func (m *member) startPlan(plan *topology.Plan, cfg Config, ports Ports, lis *Listener) (stop func() error) {
 	r, err := New(plan, cfg, ports, lis)
 	require.NoError(m.w.t, err)
+	return m.run(r)
+}
+
+func (m *member) run(r *Runner) (stop func() error) {
 	m.r = r
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

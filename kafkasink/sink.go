@@ -103,12 +103,19 @@ func New(cfg Config) (*Sink, error) {
 }
 
 // Writer gives the writer of a task, the same one each time.
-func (s *Sink) Writer(task element.TaskID) *Writer {
+func (s *Sink) Writer(task element.TaskID) *Writer { return s.WriterBehind(task, 0) }
+
+// WriterBehind is Writer; when it makes the writer, that one has passed a barrier already, if behind is not 0: its task
+// comes while the checkpoint is in flight. A Seal that runs meanwhile never sees a writer that has not.
+func (s *Sink) WriterBehind(task element.TaskID, behind element.CheckpointID) *Writer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.writers[task]
 	if w == nil {
 		w = &Writer{sink: s, task: task}
+		if behind != 0 {
+			w.queues = []queue{{after: behind}}
+		}
 		s.writers[task] = w
 	}
 	return w

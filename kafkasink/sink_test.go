@@ -362,3 +362,22 @@ func checkOrder(t require.TestingT, txns [][]string, tasks int) {
 		}
 	}
 }
+
+// A writer that comes while a checkpoint is in flight holds back from the beginning, and is no reason not to seal it.
+func TestAWriterThatComesBehindABarrier(t *testing.T) {
+	r := newRecorder()
+	s := newSink(t, r, 0)
+	ctx := t.Context()
+	a := s.Writer(task(0))
+	require.NoError(t, a.Write(ctx, 0, recs("a1")))
+	a.Barrier(7)
+	b := s.WriterBehind(task(1), 7)
+	require.Same(t, b, s.WriterBehind(task(1), 7))
+	require.NoError(t, b.Write(ctx, 0, recs("b1")))
+	require.NoError(t, s.Seal(ctx, 7))
+	require.NoError(t, b.Write(ctx, 0, recs("b2")))
+	r.commit()
+	require.NoError(t, s.Release(7))
+	require.NoError(t, b.Write(ctx, 0, recs("b3")))
+	require.Equal(t, [][]string{{"a1"}, {"b1", "b2", "b3"}}, r.all())
+}

@@ -42,7 +42,9 @@ type sink struct{ *kafkasink.Sink }
 var _ engine.Sink = sink{}
 
 // Writer gives the writer of a task.
-func (s sink) Writer(task element.TaskID) engine.SinkWriter { return s.Sink.Writer(task) }
+func (s sink) Writer(task element.TaskID, behind element.CheckpointID) engine.SinkWriter {
+	return s.WriterBehind(task, behind)
+}
 
 // state is a store as the engine sees it.
 type state struct{ *store.Store }
