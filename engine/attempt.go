@@ -121,10 +121,10 @@ func (a *attempt) prepare() error {
 	for _, t := range in.tasks {
 		a.admit(t)
 	}
+	a.forgetLost() // also when some could not be restored: this attempt has what the next one compares with
 	if err != nil {
 		return err
 	}
-	a.forgetLost()
 	a.co = checkpoint.New(a.r.cfg.checkpointing(), a.lastID)
 	return a.commitStart()
 }
@@ -154,7 +154,7 @@ func (a *attempt) startAll() error {
 	if a.source, err = a.r.ports.NewSource(positions); err != nil {
 		return fmt.Errorf("open source: %w", err)
 	}
-	a.feed.pause = a.source.Pause
+	a.feed.pause, a.feed.resume = a.source.Pause, a.source.Resume
 	for _, id := range a.order {
 		t := a.tasks[id]
 		a.feed.add(t.position.TopicPartition, t.inbox)

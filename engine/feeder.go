@@ -22,7 +22,8 @@ type feeder struct {
 	mu      sync.Mutex
 	inboxes map[element.TopicPartition]*inbox // guarded by mu: the loop changes it while the source delivers
 	popped  chan struct{}                     // capacity 1; a task took a delivery
-	pause   func(tps ...element.TopicPartition)
+	// pause and resume are the source's.
+	pause, resume func(tps ...element.TopicPartition)
 }
 
 func newFeeder(pause func(tps ...element.TopicPartition)) *feeder {
@@ -72,6 +73,11 @@ func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
 				// Only now may the task resume it: were the mark set first, the task could drain the inbox and resume
 				// between the mark and the pause, and nobody would ever resume again.
 				q.setPaused()
+				if ctx.Err() != nil {
+					// The partition was removed meanwhile, and may be back: the pause is not meant for its new stay, whose task
+					// does not know of it. That one cannot have been paused itself, for this is who would do it.
+					f.resume(d.From)
+				}
 				return nil
 			}
 			stall.Reset(stallLimit)

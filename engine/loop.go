@@ -159,7 +159,9 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 				return err
 			}
 		case checkpoint.Complete:
-			a.complete(act.ID)
+			if err := a.complete(act.ID); err != nil {
+				return err
+			}
 		case checkpoint.Left:
 			a.onLeft(act.Tasks)
 		case checkpoint.Cancel:

@@ -176,8 +176,9 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 	}
 }
 
-// complete makes the committed checkpoint the one that everything falls back to.
-func (a *attempt) complete(id element.CheckpointID) {
+// complete makes the committed checkpoint the one that everything falls back to. An error ends the attempt, which it does
+// not report as others do: the loop must not wait for a place among the events that only it takes.
+func (a *attempt) complete(id element.CheckpointID) error {
 	failpoint.Hit(failpoint.CompleteBefore)
 	p := a.pending
 	a.pending = nil
@@ -199,9 +200,7 @@ func (a *attempt) complete(id element.CheckpointID) {
 	failpoint.Hit(failpoint.CompleteAfter)
 	a.dropLeaving(p)
 	a.release(id)
-	if err := a.begin(p); err != nil {
-		a.report(event{kind: evFailed, err: err})
-	}
+	err := a.begin(p)
 	if a.r.ports.Local != nil {
 		a.r.ports.Local.Committed(ref, p.root.Tasks)
 	}
@@ -211,6 +210,7 @@ func (a *attempt) complete(id element.CheckpointID) {
 	}
 	a.markCommitted(ref)
 	a.house(ref)
+	return err
 }
 
 // release lets the output flow that was held back behind a barrier. It may block while the client's buffers are full,
