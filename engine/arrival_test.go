@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -346,4 +350,72 @@ func (w *world) append(p int) {
 	w.logs[p] = append(w.logs[p], element.Record{Key: fmt.Appendf(nil, "k%d", p), Value: []byte("x"), Offset: int64(len(w.logs[p]))})
 	close(w.grew)
 	w.grew = make(chan struct{})
+}
+
+// Partitions come into use one after the other while those that are there move, in order, in haste or without a word, and
+// anything may fail: no member stops for good, and the output is exact.
+func TestLatePartitionsComeAndMoveAtRandomWhileAnythingFails(t *testing.T) {
+	seed := rand.Uint64()
+	if s := os.Getenv("ENGINE_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("seed %d: ENGINE_SEED=%d go test ./engine -run TestLatePartitionsComeAndMoveAtRandomWhileAnythingFails", seed, seed)
+	const partitions = 24
+	w := newWorld(t, partitions)
+	w.others = true
+	w.assign(1)
+	members := []*member{w.member, w.join("i2"), w.join("i3")}
+	f := &flaky{rnd: rand.New(rand.NewPCG(seed, 1))}
+	w.wrap = func(c Checkpoints) Checkpoints { return flakyStore{c, f} }
+	w.onSeal = func(element.CheckpointID) error { return f.attempt(40, func() error { return nil }) }
+	w.onCommit = func(checkpoint.Commit) (bool, error) {
+		err, done := f.fails(40)
+		return done, err
+	}
+	var stopped sync.Map
+	stops := make([]func() error, len(members))
+	for i, m := range members {
+		ports := m.ports()
+		ports.Committer, ports.Offsets = flakyCommitter{m, f}, flakyOffsets{m, f}
+		cfg := m.config()
+		cfg.MaxChain, cfg.Interval = 3, 3*time.Millisecond
+		stops[i] = m.startWith(cfg, ports, &Listener{AttemptEnded: func(n int, err error, class fault.Recovery, _ time.Duration) {
+			if err != nil && class == fault.Stop {
+				stopped.Store(m.name, fmt.Sprintf("%s, attempt %d: %v", m.name, n, err))
+			}
+		}})
+	}
+	late := 1
+	for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(time.Duration(f.draw(4)) * time.Millisecond) {
+		w.produce(f.draw(40), 53)
+		if late < partitions && f.draw(8) == 0 {
+			n := min(partitions-late, 1+f.draw(3))
+			ps := make([]int32, n)
+			for i := range ps {
+				ps[i] = int32(late + i)
+			}
+			w.give(members[f.draw(len(members))], ps...)
+			late += n
+		}
+		from, to := members[f.draw(len(members))], members[f.draw(len(members))]
+		if owned := from.owns(); len(owned) > 0 && from != to && f.draw(3) > 0 {
+			budget := []time.Duration{0, time.Millisecond, 10 * time.Millisecond, patient, patient, patient}[f.draw(6)]
+			at := f.draw(len(owned))
+			w.move(from, to, budget, owned[at:min(len(owned), at+1+f.draw(3))]...)
+		}
+	}
+	for ; late < partitions; late++ {
+		w.give(members[0], int32(late))
+	}
+	f.end()
+	w.produce(10, 53)
+	stopped.Range(func(_, why any) bool { t.Error(why); return true })
+	require.False(t, t.Failed())
+	w.caughtUp()
+	for _, stop := range stops {
+		require.NoError(t, stop())
+	}
+	w.exact()
 }

@@ -140,6 +140,7 @@ func (w *world) move(from, to *member, budget time.Duration, ps ...int32) {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		from.r.Revoke(ctx, tps)
 		cancel()
+		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond / 2) // the group takes its time, and names them as owned
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
