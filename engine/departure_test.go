@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -143,4 +144,34 @@ func TestAPauseDoesNotReachTheNextStay(t *testing.T) {
 	require.NoError(t, f.deliver(ctx, element.Delivery{From: tp(0), Records: make([]element.Record, 1), Next: 1}))
 	require.NoError(t, f.deliver(ctx, element.Delivery{From: tp(0), Records: make([]element.Record, 1), Next: 2}))
 	require.False(t, paused)
+}
+
+// The group waits in vain for the loop to look at a revocation, takes the partition away, and gives it again. What the loop
+// finds then is about an ownership that is over.
+func TestARevocationThatIsLookedAtTooLateTouchesNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	w.assign(1)
+	stalled, goOn := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	stop := w.start(w.config(), &Listener{CheckpointCompleted: func(checkpoint.CheckpointStats) {
+		if once.CompareAndSwap(false, true) {
+			close(stalled)
+			<-goOn
+		}
+	}})
+	w.produce(20, 4)
+	<-stalled
+	w.give(w.member, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	w.r.Revoke(ctx, []element.TopicPartition{tp(1)})
+	w.mu.Lock()
+	w.lose(1)
+	w.mu.Unlock()
+	w.give(w.member, 1)
+	close(goOn)
+	w.produce(20, 4)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
 }

@@ -11,10 +11,10 @@ import (
 
 // revocation is the group's wish to take partitions away, which waits for their tasks to leave.
 type revocation struct {
-	gone  []element.TopicPartition
-	done  chan struct{}           // closed when all have left
-	halts map[element.TaskID]bool // tasks that have not halted yet
-	tasks map[element.TaskID]bool // tasks that have not left yet
+	since map[element.TopicPartition]uint64 // the partitions, and the ownership epochs that are to end
+	done  chan struct{}                     // closed when all have left
+	halts map[element.TaskID]bool           // tasks that have not halted yet
+	tasks map[element.TaskID]bool           // tasks that have not left yet
 }
 
 // Revoke takes the last checkpoint of partitions that the group is about to give to another member: their tasks stop,
@@ -26,7 +26,13 @@ func (r *Runner) Revoke(ctx context.Context, gone []element.TopicPartition) {
 	if a == nil {
 		return
 	}
-	rev := &revocation{gone: gone, done: make(chan struct{})}
+	rev := &revocation{since: map[element.TopicPartition]uint64{}, done: make(chan struct{})}
+	cur := r.ports.Group.Current()
+	for _, tp := range gone {
+		if epoch := cur.Since[tp]; epoch != 0 {
+			rev.since[tp] = epoch
+		}
+	}
 	select {
 	case a.events <- event{kind: evRevoke, revoke: rev}:
 	case <-a.ctx.Done():
@@ -44,19 +50,24 @@ func (r *Runner) Revoke(ctx context.Context, gone []element.TopicPartition) {
 // onRevoke halts the tasks concerned. They go on taking barriers, and leave when the coordinator says so. Partitions that
 // are on their way in, or are still to be taken in, count as left at once: the group names them as owned until all have
 // left, and who looks at it meanwhile must not take them in.
+//
+// It may come late: the group did not wait any longer, took the partitions away and gave them again. So it touches only
+// what belongs to the ownership epochs of the time when it was called.
 func (a *attempt) onRevoke(rev *revocation) {
 	rev.halts, rev.tasks = map[element.TaskID]bool{}, map[element.TaskID]bool{}
-	cur := a.r.ports.Group.Current()
-	for _, tp := range rev.gone {
+	for tp, epoch := range rev.since {
 		id := a.byTP[tp]
 		if id == (element.TaskID{}) {
-			a.left[tp] = cur.Since[tp]
-			if a.joining != nil && a.joining.since[tp] != 0 {
+			a.left[tp] = max(a.left[tp], epoch)
+			if a.joining != nil && a.joining.since[tp] == epoch {
 				a.joining.cancel()
 			}
 			continue
 		}
 		t := a.tasks[id]
+		if t.epoch != epoch {
+			continue
+		}
 		t.halted = true
 		rev.halts[id], rev.tasks[id] = true, true
 		t.inbox.halt()
