@@ -39,8 +39,8 @@ type Runner struct {
 	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
 	had          []element.TaskID                   // of the last attempt: the local copy is told when they do not come back
 	cleanedGroup time.Time                          // when CleanGroup was last called
-	// rejoined: ownership was lost since the last commit, and the next attempt followed at once.
-	rejoined bool
+	// losses counts the attempts that ended with a loss of ownership, in a row and since the last commit.
+	losses int
 	// untidy: transactions under our ids may be open that no attempt has begun since, a predecessor's or one that could not
 	// be aborted.
 	untidy bool
@@ -104,13 +104,14 @@ func (r *Runner) Run(ctx context.Context) error {
 			r.ended(n, err, class, 0)
 			return nil
 		}
-		// After a loss of ownership the wait is for the assignment. Without a commit in between the loss is the same one,
-		// and the group or the broker needs time to see it.
 		var delay time.Duration
-		if class != fault.Rejoin || r.rejoined {
+		if class == fault.Rejoin {
+			delay = r.lossDelay()
+			r.losses++
+		} else {
 			delay = bo.next(time.Since(r.start))
+			r.losses = 0
 		}
-		r.rejoined = class == fault.Rejoin
 		r.ended(n, err, class, delay)
 		select {
 		case <-time.After(delay):
@@ -118,6 +119,19 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// mostLossDelay bounds the delay after losses of ownership. An instance that waits holds partitions that nobody works on.
+const mostLossDelay = 5 * time.Second
+
+// lossDelay is the delay after an attempt that ended with a loss of ownership. After one the wait is for the assignment.
+// Without a commit in between the next is the same one, and the group or the broker needs time to see it. The restart
+// strategy is not for this: nothing has failed, and its delay would stay for an hour after a few rebalances.
+func (r *Runner) lossDelay() time.Duration {
+	if r.losses == 0 {
+		return 0
+	}
+	return min(r.cfg.InitialBackoff<<min(r.losses-1, 20), r.cfg.MaxBackoff, mostLossDelay)
 }
 
 func (r *Runner) ended(n int, err error, class fault.Recovery, delay time.Duration) {

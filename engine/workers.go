@@ -182,7 +182,7 @@ func (a *attempt) complete(id element.CheckpointID) error {
 	failpoint.Hit(failpoint.CompleteBefore)
 	p := a.pending
 	a.pending = nil
-	a.r.rejoined = false
+	a.r.losses = 0
 	ref := p.ref
 	a.last = &ref
 	for _, entry := range p.root.Tasks {
