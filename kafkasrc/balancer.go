@@ -50,7 +50,8 @@ const (
 //
 // The leader tells each member which of its interests, and how many partitions of each topic, the assignment is made
 // for. A static member that restarts gets the assignment of before without a round; it sees then whether the group must
-// be balanced anew.
+// be balanced anew. It must be also when the assignment takes something away from the member: what moves goes to its new
+// owner in the round that follows when this member joins again, and the process that was to do so is gone.
 type copartitioned struct {
 	together [][]string
 
@@ -58,6 +59,7 @@ type copartitioned struct {
 	interests []string       // of the last join
 	round     int32          // the generation that the last assignment was made in; -1 before the first
 	made      map[string]int // partition counts that the last assignment was made for; nil when it does not say
+	owes      string         // the member id that was to join again after that assignment; "" for none
 	outdated  string         // why that does not fit; "" when it does
 	forced    int            // rejoins since it did
 }
@@ -76,6 +78,8 @@ type leaderNote struct {
 	Generation int32          `json:"generation"`
 	Interests  string         `json:"interests"`
 	Partitions map[string]int `json:"partitions"`
+	// GivesUp is the member's id when the assignment takes something away from it, so that it has to join again.
+	GivesUp string `json:"gives_up,omitempty"`
 }
 
 // newCopartitioned checks the groups: their topics are among those to consume, and each is in one group at most.
@@ -156,9 +160,10 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 	for t, n := range counts {
 		note.Partitions[t] = int(n)
 	}
-	out := &assignments{note: note, to: plan(members, counts), interests: map[string]string{}}
+	out := &assignments{note: note, to: plan(members, counts), interests: map[string]string{}, givesUp: map[string]bool{}}
 	for _, m := range members {
 		out.interests[m.id] = fingerprint(m.topics, m.together)
+		out.givesUp[m.id] = slices.ContainsFunc(m.owned, func(tp element.TopicPartition) bool { return !slices.Contains(out.to[m.id], tp) })
 	}
 	return out
 }
@@ -168,6 +173,7 @@ type assignments struct {
 	note      leaderNote
 	to        map[string][]element.TopicPartition
 	interests map[string]string
+	givesUp   map[string]bool // members that something is taken away from
 }
 
 // IntoSyncAssignment encodes it, ordered by member, topic and partition.
@@ -186,6 +192,9 @@ func (a *assignments) IntoSyncAssignment() []kmsg.SyncGroupRequestGroupAssignmen
 		}
 		note := a.note
 		note.Interests = a.interests[id]
+		if a.givesUp[id] {
+			note.GivesUp = id
+		}
 		one.UserData = mustJSON(note)
 		sa := kmsg.NewSyncGroupRequestGroupAssignment()
 		sa.MemberID, sa.MemberAssignment = id, one.AppendTo(nil)
@@ -209,7 +218,7 @@ func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.round, b.made, b.outdated = note.Generation, note.Partitions, ""
+	b.round, b.made, b.owes, b.outdated = note.Generation, note.Partitions, note.GivesUp, ""
 	if note.V != 0 && note.Interests != fingerprint(b.interests, b.together) {
 		b.outdated = "the assignment was made for other topics of this instance"
 	}
@@ -233,12 +242,15 @@ func (b *copartitioned) consumes(topic string) bool {
 	return interested(candidate{topics: b.interests}, wanted)
 }
 
-// rejoin says why the group must be balanced anew although nobody has come or gone, "" when it need not; exists tells
-// whether a topic has a partition. It gives up when the leader does not take it in.
-func (b *copartitioned) rejoin(exists func(topic string, partition int32) bool) string {
+// rejoin says why the group must be balanced anew although nobody has come or gone, "" when it need not; member is the
+// member id now, exists tells whether a topic has a partition. It gives up when the leader does not take it in.
+func (b *copartitioned) rejoin(member string, exists func(topic string, partition int32) bool) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	why := b.outdated
+	if why == "" && b.owes != "" && b.owes != member {
+		why = "this instance restarted while it gave partitions up"
+	}
 	for _, t := range b.interests {
 		if n, ok := b.made[t]; ok && why == "" && exists(t, int32(n)) {
 			why = fmt.Sprintf("topic %s has more than the %d partitions that the assignment was made for", t, n)

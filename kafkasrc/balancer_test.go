@@ -65,8 +65,8 @@ func TestBalancerTalksToItselfThroughTheBroker(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, theirs)
 	have := func(n int32) func(string, int32) bool { return func(_ string, p int32) bool { return p < n } }
-	require.Empty(t, other.rejoin(have(2)))
-	require.Contains(t, other.rejoin(have(3)), "topic c has more than the 2 partitions")
+	require.Empty(t, other.rejoin("m2", have(2)))
+	require.Contains(t, other.rejoin("m2", have(3)), "topic c has more than the 2 partitions")
 
 	// Restarted with other topics, it is given what it had and takes of it what it still can.
 	newer, err := newCopartitioned([]string{"a", "c", "d"}, [][]string{{"a", "d"}})
@@ -76,13 +76,29 @@ func TestBalancerTalksToItselfThroughTheBroker(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string][]int32{"a": {0, 1}, "c": {0}}, kept)
 	for range maxForcedRejoins {
-		require.Contains(t, newer.rejoin(have(0)), "other topics")
+		require.Contains(t, newer.rejoin("m1", have(0)), "other topics")
 	}
-	require.Empty(t, newer.rejoin(have(0)), "it does not ask for ever")
+	require.Empty(t, newer.rejoin("m1", have(0)), "it does not ask for ever")
 	newer.JoinGroupMetadata([]string{"a", "c"}, nil, -1) // d cannot be seen yet
 	kept, err = newer.ParseSyncAssignment(out["m1"])
 	require.NoError(t, err)
 	require.Equal(t, map[string][]int32{"c": {0}}, kept, "half a unit is none")
+}
+
+// What was taken away from a member goes to nobody before it joins again. The process that was to do that may be gone, and
+// the one that has its place under another member id knows of nothing that it would have to give up.
+func TestARestartedMemberPaysWhatItsPredecessorOwes(t *testing.T) {
+	b, err := newCopartitioned([]string{"a"}, nil)
+	require.NoError(t, err)
+	out := balanced(t, b, map[string]int32{"a": 4},
+		asMember(t, b, "m1", "i1", []string{"a"}, map[string][]int32{"a": {0, 1, 2, 3}}, 3), asMember(t, b, "m2", "i2", []string{"a"}, nil, -1))
+	all := func(string, int32) bool { return false }
+	for member, owes := range map[string]bool{"m1": true, "m2": false} {
+		_, err = b.ParseSyncAssignment(out[member])
+		require.NoError(t, err)
+		require.Empty(t, b.rejoin(member, all), "it does so by itself")
+		require.Equal(t, owes, b.rejoin(member+"-restarted", all) != "")
+	}
 }
 
 // A member whose sync was answered with a further round has a generation in which it was given nothing.
@@ -112,7 +128,7 @@ func TestBalancerTakesNothingForGranted(t *testing.T) {
 	got, err := b.ParseSyncAssignment(nil)
 	require.NoError(t, err)
 	require.Empty(t, got, "a member that the leader does not know yet")
-	require.Empty(t, b.rejoin(func(string, int32) bool { return true }))
+	require.Empty(t, b.rejoin("m1", func(string, int32) bool { return true }))
 	_, err = b.ParseSyncAssignment([]byte{1, 2})
 	require.Error(t, err)
 	var a kmsg.ConsumerMemberAssignment

@@ -191,7 +191,7 @@ func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][
 	if grew {
 		g.log.Info("partitions assigned", "added", sortedPartitions(added), "epoch", epoch, "generation", generation)
 	}
-	if why := g.bal.rejoin(func(topic string, partition int32) bool {
+	if why := g.bal.rejoin(member, func(topic string, partition int32) bool {
 		leader, _, _ := cl.PartitionLeader(topic, partition)
 		return leader != -1 // kgo's word for one that is not in the metadata
 	}); why != "" {
