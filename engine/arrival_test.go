@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -353,7 +354,7 @@ func (w *world) append(p int) {
 }
 
 // Partitions come into use one after the other while those that are there move, in order, in haste or without a word, and
-// anything may fail: no member stops for good, and the output is exact.
+// anything may fail and instances stop and come back: no member stops for good, no goroutine is left, and the output is exact.
 func TestLatePartitionsComeAndMoveAtRandomWhileAnythingFails(t *testing.T) {
 	seed := rand.Uint64()
 	if s := os.Getenv("ENGINE_SEED"); s != "" {
@@ -375,17 +376,21 @@ func TestLatePartitionsComeAndMoveAtRandomWhileAnythingFails(t *testing.T) {
 		return done, err
 	}
 	var stopped sync.Map
-	stops := make([]func() error, len(members))
-	for i, m := range members {
+	start := func(m *member) func() error {
 		ports := m.ports()
 		ports.Committer, ports.Offsets = flakyCommitter{m, f}, flakyOffsets{m, f}
 		cfg := m.config()
 		cfg.MaxChain, cfg.Interval = 3, 3*time.Millisecond
-		stops[i] = m.startWith(cfg, ports, &Listener{AttemptEnded: func(n int, err error, class fault.Recovery, _ time.Duration) {
+		return m.startWith(cfg, ports, &Listener{AttemptEnded: func(n int, err error, class fault.Recovery, _ time.Duration) {
 			if err != nil && class == fault.Stop {
 				stopped.Store(m.name, fmt.Sprintf("%s, attempt %d: %v", m.name, n, err))
 			}
 		}})
+	}
+	goroutines := runtime.NumGoroutine()
+	stops := make([]func() error, len(members))
+	for i, m := range members {
+		stops[i] = start(m)
 	}
 	late := 1
 	for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(time.Duration(f.draw(4)) * time.Millisecond) {
@@ -400,6 +405,11 @@ func TestLatePartitionsComeAndMoveAtRandomWhileAnythingFails(t *testing.T) {
 			late += n
 		}
 		from, to := members[f.draw(len(members))], members[f.draw(len(members))]
+		if f.draw(40) == 0 {
+			i := slices.Index(members, from)
+			require.NoError(t, stops[i]())
+			stops[i] = start(from)
+		}
 		if owned := from.owns(); len(owned) > 0 && from != to && f.draw(3) > 0 {
 			budget := []time.Duration{0, time.Millisecond, 10 * time.Millisecond, patient, patient, patient}[f.draw(6)]
 			at := f.draw(len(owned))
@@ -417,5 +427,34 @@ func TestLatePartitionsComeAndMoveAtRandomWhileAnythingFails(t *testing.T) {
 	for _, stop := range stops {
 		require.NoError(t, stop())
 	}
+	w.exact()
+	for end := time.Now().Add(patient); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("goroutines are left:\n%s", stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+}
+
+// A late partition moves on when nothing but its start position is committed. The ids of its checkpoints go on from there: a
+// root that its first owner wrote and could not commit must not look newer than all that its next owner commits.
+func TestTheIDsOfALatePartitionGoOnFromItsStart(t *testing.T) {
+	w := newWorld(t, 2)
+	w.others = true
+	w.assign(1)
+	a, b := w.member, w.join("i2")
+	stopA, stopB := a.startFrom(1000, nil), b.start(b.config(), nil)
+	w.append(0)
+	require.Eventually(t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.output) == 1 }, patient, time.Millisecond)
+	w.give(a, 1)
+	require.Eventually(t, w.found(1), patient, time.Millisecond)
+	w.move(a, b, patient, 1)
+	w.append(1)
+	w.caughtUp()
+	w.mu.Lock()
+	require.Greater(t, w.commits[len(w.commits)-1], element.CheckpointID(1001))
+	w.mu.Unlock()
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
 	w.exact()
 }

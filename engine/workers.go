@@ -140,7 +140,7 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 			continue
 		}
 		h := a.newHandle(ack.position)
-		if !t.starts() {
+		if h.Root.Name = p.name; !t.starts() {
 			h.Kind, h.Root = snapshot.HandleCheckpoint, p.ref
 		}
 		text, err := h.Encode()
