@@ -155,6 +155,7 @@ func TestAnIntakeThatIsDoneWhenItsPartitionIsRevokedIsDropped(t *testing.T) {
 	a.assignment.Epoch++
 	a.assignment.Since[tp(1)] = a.assignment.Epoch
 	a.assignment.Partitions = []element.TopicPartition{tp(0), tp(1)}
+	a.look()
 	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
@@ -367,6 +368,7 @@ func TestLatePartitionsComeAndMoveAtRandomWhileAnythingFails(t *testing.T) {
 	w := newWorld(t, partitions)
 	w.others = true
 	w.assign(1)
+	w.lag = 10 * time.Millisecond
 	members := []*member{w.member, w.join("i2"), w.join("i3")}
 	f := &flaky{rnd: rand.New(rand.NewPCG(seed, 1))}
 	w.wrap = func(c Checkpoints) Checkpoints { return flakyStore{c, f} }

@@ -41,6 +41,7 @@ type world struct {
 	grew       chan struct{} // closed and replaced when a log grows
 	staleReads int           // stable reads that give nothing although something is committed
 
+	lag      time.Duration // until a member knows what it owns, at most; commits count by what it really owns
 	slowDrop time.Duration
 	onSeal   func(id element.CheckpointID) error
 	onCommit func(c checkpoint.Commit) (apply bool, err error)
@@ -58,6 +59,7 @@ type member struct {
 	open       []element.Record // output of the open transaction
 	sealed     element.CheckpointID
 	assignment Assignment
+	view       Assignment // what it knows of that
 	changes    chan struct{}
 	inits      int
 }
@@ -113,6 +115,25 @@ func (m *member) lose(ps ...int32) {
 
 func (m *member) changed() {
 	m.assignment.Partitions = slices.SortedFunc(maps.Keys(m.assignment.Since), element.TopicPartition.Compare)
+	if m.w.lag == 0 {
+		m.look()
+		m.tell()
+		return
+	}
+	time.AfterFunc(time.Duration(rand.Int64N(int64(m.w.lag))), func() {
+		m.w.mu.Lock()
+		defer m.w.mu.Unlock()
+		m.look()
+		m.tell()
+	})
+}
+
+// look shows the member what it owns, and tell says that there is something to look at. They need the lock.
+func (m *member) look() {
+	m.view = Assignment{Epoch: m.assignment.Epoch, Partitions: slices.Clone(m.assignment.Partitions), Since: maps.Clone(m.assignment.Since)}
+}
+
+func (m *member) tell() {
 	select {
 	case m.changes <- struct{}{}:
 	default:
@@ -183,7 +204,7 @@ func (m *member) Err() error               { return nil }
 func (m *member) Current() Assignment {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
-	return Assignment{Epoch: m.assignment.Epoch, Partitions: slices.Clone(m.assignment.Partitions), Since: maps.Clone(m.assignment.Since)}
+	return Assignment{Epoch: m.view.Epoch, Partitions: slices.Clone(m.view.Partitions), Since: maps.Clone(m.view.Since)}
 }
 
 func (m *member) Stable(_ context.Context, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
