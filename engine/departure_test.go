@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -174,4 +176,41 @@ func TestARevocationThatIsLookedAtTooLateTouchesNothing(t *testing.T) {
 	w.caughtUp()
 	require.NoError(t, stop())
 	w.exact()
+}
+
+// The file of a merged run is gone before a root names it: the disk lost it, or somebody tidied up. Nothing committed needs it,
+// so the chain that it was merged from goes on being used.
+func TestAMergedRunWhoseFileIsGoneIsNotUsed(t *testing.T) {
+	w := newWorld(t, 1)
+	var ca watch
+	ports := w.ports()
+	var gone atomic.Int64
+	ports.Checkpoints = losing{ports.Checkpoints, func(ref snapshot.RunRef) {
+		if gone.Add(1) == 1 {
+			require.NoError(t, os.Remove(filepath.Join(w.dir, ref.File)))
+		}
+	}}
+	cfg := w.config()
+	cfg.MaxChain = 2
+	stop := w.startWith(cfg, ports, ca.logging(t))
+	w.produceUntil(func() bool { return gone.Load() > 0 })
+	w.produce(40, 4)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	require.LessOrEqual(t, ca.ended.Load(), int64(1))
+}
+
+// losing tells of every merged run.
+type losing struct {
+	Checkpoints
+	merged func(snapshot.RunRef)
+}
+
+func (l losing) Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error) {
+	ref, err := l.Checkpoints.Merge(ctx, name, entry)
+	if err == nil && !ref.IsZero() {
+		l.merged(ref)
+	}
+	return ref, err
 }

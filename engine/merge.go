@@ -128,10 +128,16 @@ func (a *attempt) forgetMerged(id element.TaskID) {
 }
 
 // leaveMerges hands the full runs that no committed root names yet to the next attempt, also those of a round whose
-// report nobody has heard. It is over, as everything is that the attempt started.
+// report nobody has heard. It is over, as everything is that the attempt started. When a file is missing it may be one of
+// these: none is used any more, or the next attempt would fail like this one, and all that follow.
 func (a *attempt) leaveMerges() {
 	if a.merge.doing != nil {
 		a.keepMerged(a.merge.doing)
+	}
+	if a.distrust.Load() {
+		for id := range a.merge.full {
+			a.forgetMerged(id)
+		}
 	}
 	a.r.merged = a.merge.full
 }
