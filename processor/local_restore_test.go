@@ -91,11 +91,21 @@ func TestRestoreReadsNoFileWhenTheCopyStandsAtTheRoot(t *testing.T) {
 	}
 	stats, _ := l.restore(task0)
 	require.EqualValues(t, 2, stats.LocalEntries)
-	require.NoError(t, os.RemoveAll(filepath.Join(l.dir, "chk", "app", "i"))) // really none
+	files := filepath.Join(l.dir, "chk", "app", "i")
+	all, err := os.ReadDir(files)
+	require.NoError(t, err)
+	for _, f := range all { // really none: what is in them does not matter
+		info, err := f.Info()
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(files, f.Name()), make([]byte, info.Size()), 0o600))
+	}
 	got := map[string]string{}
 	_, ok := l.keeper.Restore(t.Context(), *l.root, l.entries[task0], collect(l.entries[task0], got))
 	require.True(t, ok)
 	require.Equal(t, map[string]string{"a/total|c": "2", "b/last|x": ""}, got)
+	require.NoError(t, os.RemoveAll(files))
+	_, ok = l.keeper.Restore(t.Context(), *l.root, l.entries[task0], collect(l.entries[task0], got))
+	require.False(t, ok, "the copy does not hide that they are gone")
 	l.stop(0)
 	require.Zero(t, l.log.count(setAside))
 }
