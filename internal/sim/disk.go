@@ -55,6 +55,7 @@ func (d *disk) heal() { d.full, d.broken, d.slow = 0, 0, 0 }
 type diskOp struct {
 	kind kind // kFsync, kLink, kSyncDir, kDelete
 	f    *file
+	sure bool // of kDelete: the directory is synced before the next step
 }
 
 // do executes a step. An error of fsync or of the directory's takes the file back, as the real storage does.
@@ -87,9 +88,15 @@ func (d *disk) do(op diskOp) error {
 		d.ghosts = slices.DeleteFunc(d.ghosts, func(g *file) bool { return g.owner == op.f.owner })
 	case kDelete:
 		d.remove(op.f)
+		if op.sure {
+			d.forget(func(g *file) bool { return g == op.f })
+		}
 	}
 	return nil
 }
+
+// forget makes removals durable.
+func (d *disk) forget(which func(*file) bool) { d.ghosts = slices.DeleteFunc(d.ghosts, which) }
 
 func (d *disk) remove(f *file) {
 	if d.files[f.name] != f {
@@ -154,7 +161,10 @@ type view struct {
 	fiber  *fiber // that runs now, if any
 }
 
-var _ snapshot.Storage = (*view)(nil)
+var (
+	_ snapshot.Storage     = (*view)(nil)
+	_ snapshot.Directories = (*view)(nil)
+)
 
 // take gives the steps that a call of the repository has staged.
 func (v *view) take() []diskOp {
@@ -178,7 +188,7 @@ func (v *view) Put(_ context.Context, name string, write func(io.Writer) error) 
 		return snapshot.FileInfo{}, err
 	}
 	f := &file{name: name, data: buf.Bytes(), owner: v.owner, at: v.d.w.now}
-	v.staged = append(v.staged, diskOp{kFsync, f}, diskOp{kLink, f}, diskOp{kSyncDir, f})
+	v.staged = append(v.staged, diskOp{kind: kFsync, f: f}, diskOp{kind: kLink, f: f}, diskOp{kind: kSyncDir, f: f})
 	return snapshot.FileInfo{Name: name, Length: int64(len(f.data))}, nil
 }
 
@@ -236,9 +246,24 @@ func (v *view) Delete(_ context.Context, name string) error {
 		}
 		return nil
 	}
-	v.staged = append(v.staged, diskOp{kDelete, f})
+	v.staged = append(v.staged, diskOp{kind: kDelete, f: f})
 	v.d.w.counts.Deleted++
 	return nil
+}
+
+// SyncDir makes removals durable, those that are staged as soon as they are carried out.
+func (v *view) SyncDir(_ context.Context, prefix string) error {
+	v.d.forget(func(g *file) bool { return strings.HasPrefix(g.name, prefix) })
+	for i := range v.staged {
+		op := &v.staged[i]
+		op.sure = op.sure || op.kind == kDelete && strings.HasPrefix(op.f.name, prefix)
+	}
+	return nil
+}
+
+// Retire has nothing to remove: there are no directories here, and no files without a name.
+func (v *view) Retire(_ context.Context, prefix string, _ time.Time) (bool, error) {
+	return !slices.ContainsFunc(v.d.names(), func(name string) bool { return strings.HasPrefix(name, prefix) }), nil
 }
 
 // Sweep has nothing to do: files without a name are not visible here, and a crash takes them.

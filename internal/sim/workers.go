@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -273,11 +274,20 @@ func (a *attempt) complete(id element.CheckpointID, leaving []element.TaskID) {
 		}
 	}
 	a.release(id)
+	a.mark(ref)
+	a.house(ref)
+}
+
+// mark writes the committed marker. The real call looks whether the root is still there when the marker is, and takes it
+// back if not; here the call is over before its writes are carried out, so that part is made up for by a second one.
+func (a *attempt) mark(ref snapshot.RootRef) {
 	a.io(never, func() error { return a.p.repo.MarkCommitted(context.Background(), ref) }, func(error) {
+		if a.p.w.disk.files[ref.Path] == nil && a.p.w.disk.files[strings.TrimSuffix(ref.Path, ".root")+".committed"] != nil {
+			a.mark(ref)
+		}
 		a.running--
 		a.finish()
 	})
-	a.house(ref)
 }
 
 // remember keeps what is known to be committed, for the planted bug that trusts it instead of reading it again.
