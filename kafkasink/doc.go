@@ -10,6 +10,9 @@
 //	                           v      |
 //	                     holding [n][m]       Discard: every queue is dropped, everything returns ErrDiscarded
 //
+// Drop does to one writer what Discard does to all: its task has left the instance, and what it wrote behind its last
+// barrier is not this instance's to send.
+//
 // Invariants:
 //
 //	I1  A record written before Barrier(n) is in the transaction that Seal(n) seals, one written after it is not.
@@ -26,6 +29,6 @@
 // Goroutines: none. Write and Barrier run on the task's goroutine; Seal, Release and Discard on whichever the engine
 // uses. Seal waits for a Release that is still draining.
 //
-// Files: sink.go (Sink: Seal, Release, Discard), writer.go (Writer: hold-back and its order), convert.go (element.Record
+// Files: sink.go (Sink: Seal, Release, Drop, Discard), writer.go (Writer: hold-back and its order), convert.go (element.Record
 // to kgo.Record), partition.go (murmur2).
 package kafkasink

@@ -55,6 +55,9 @@ func newRun() *cobra.Command {
 Where that checkpoint is not possible within shutdown.timeout, because no broker answers, say, the exit code is 42, and the
 next start does again what was not committed.
 
+Started several times, each with a data-dir of its own and all with one state.checkpoints.dir, the instances share the
+partitions: they come and go at any time, and those that get none stand by.
+
 Settings come from the file, then from MILLWEIR_… variables, then from --set; docs/settings.md lists them.`,
 		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run orders.yaml --set checkpointing.interval=100ms",
 		Args:    exactArgs("FILE.yaml"),
