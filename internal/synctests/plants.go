@@ -5,6 +5,7 @@ package synctests
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
@@ -33,7 +34,7 @@ var plants = []struct {
 		open := p.NewSink
 		p.NewSink = func() (engine.Sink, error) {
 			s, err := open()
-			return leaky{s}, err
+			return &leaky{Sink: s}, err
 		}
 	}},
 }
@@ -69,6 +70,18 @@ type sticky struct{ engine.State }
 
 func (sticky) Rollback() {}
 
-type leaky struct{ engine.Sink }
+type leaky struct {
+	engine.Sink
+	sealed atomic.Uint64
+}
 
-func (leaky) Drop(element.TaskID) {}
+func (l *leaky) Seal(ctx context.Context, id element.CheckpointID) error {
+	l.sealed.Store(uint64(id))
+	return l.Sink.Seal(ctx, id)
+}
+
+// Drop lets go what it should drop.
+func (l *leaky) Drop(task element.TaskID) {
+	_ = l.Sink.Release(element.CheckpointID(l.sealed.Load()))
+	l.Sink.Drop(task)
+}
