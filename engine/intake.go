@@ -202,13 +202,62 @@ func (in *intake) firstCount(topic string, count int32) (int32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the committed offsets of topic %s: %w", topic, err)
 	}
-	own := in.a.r.ports.Checkpoints.StoreID()
 	for tp, c := range committed {
 		look(c.Found, c.Metadata)
-		// Nothing else would tell: a partition that starts now has no handle. When it moves, its new owner could not restore it.
-		if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil && h.StoreID != own {
-			return 0, fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", tp, h.StoreID, own)
+		if err := in.a.sameStore(tp, c); err != nil {
+			return 0, err
 		}
 	}
 	return first, nil
+}
+
+// sameStore refuses to work beside instances whose checkpoints are in another directory: when a partition moves, its new
+// owner could not restore it. Nothing else would tell an instance that begins with partitions which nobody had.
+func (a *attempt) sameStore(tp element.TopicPartition, c Committed) error {
+	own := a.r.ports.Checkpoints.StoreID()
+	if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil && h.StoreID != own {
+		return fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", tp, h.StoreID, own)
+	}
+	return nil
+}
+
+// othersShareTheStore looks at all partitions of the sources once start positions have been committed. Two instances that
+// begin at the same moment with a directory each see nothing of each other before that:
+//
+//	a: no other handle                          b: no other handle
+//	a: commits its start positions              b: commits its start positions
+//	a: looks                                    b: looks
+//
+// Whichever looks last sees the other, perhaps both do, and stop before the first record. What they have committed
+// says that no state belongs to it, so it stands in nobody's way.
+func (a *attempt) othersShareTheStore() error {
+	var names []string
+	for _, s := range a.r.plan.Sources {
+		names = append(names, s.Topic)
+	}
+	topics, err := a.r.ports.Offsets.Topics(a.ctx, names)
+	if err != nil {
+		return err
+	}
+	var others []element.TopicPartition
+	for name, t := range topics {
+		for p := range t.Partitions {
+			if tp := (element.TopicPartition{Topic: name, Partition: p}); a.byTP[tp] == (element.TaskID{}) {
+				others = append(others, tp)
+			}
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	committed, err := a.r.ports.Offsets.Stable(a.ctx, others)
+	if err != nil {
+		return fmt.Errorf("read the committed offsets of the others: %w", err)
+	}
+	for tp, c := range committed {
+		if err := a.sameStore(tp, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -182,6 +182,9 @@ func (a *attempt) commitStart() error {
 			return fmt.Errorf("commit the start positions of %d partitions: %w", len(c.Offsets), err)
 		}
 		failpoint.Hit(failpoint.StartCommitAfter)
+		if err := a.othersShareTheStore(); err != nil {
+			return err
+		}
 	}
 	if recovered != nil {
 		a.last = recovered

@@ -269,7 +269,7 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 		return no(ReasonDamagedHandle, "carries a checkpoint handle that cannot be read (%w): put the offset and its metadata back from a backup of the group, or recover from the store explicitly", err)
 	case h.ClusterID != in.ClusterID:
 		return no(ReasonOtherCluster, "belongs to cluster %q, this is cluster %q: the offsets were mirrored; use another application name here", h.ClusterID, in.ClusterID)
-	case h.StoreID != in.StoreID:
+	case h.StoreID != in.StoreID && h.Kind != HandleEmpty: // an empty one leads to no file
 		return no(ReasonOtherStore, "belongs to a checkpoint directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", h.StoreID, in.StoreID)
 	case h.TopicID != f.TopicID:
 		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again; delete the group's offsets to start anew", h.TopicID, f.TopicID)
