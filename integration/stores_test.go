@@ -35,6 +35,6 @@ func TestRealTwoStoresFromTheStart(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return ended() != nil }, 20*time.Second, 20*time.Millisecond, "both work")
 	job := ended()
-	require.Equal(t, 21, job.exit(0))
+	require.Equal(t, 21, job.exit(time.Second))
 	require.Contains(t, job.stderr.tail(1), "set state.checkpoints.dir to the directory that all instances share")
 }
