@@ -20,8 +20,8 @@ func (a *attempt) reconcile() error {
 	cur := a.r.ports.Group.Current()
 	for _, id := range a.order {
 		t := a.tasks[id]
-		if since := cur.Since[t.position.TopicPartition]; since != t.epoch {
-			return fault.New(fault.Rejoin, fault.Failed, "the group took %s away before its last checkpoint (owned since ownership epoch %d, now %d)", t.position.TopicPartition, t.epoch, since)
+		if cur.Since[t.position.TopicPartition] != t.epoch {
+			return fault.New(fault.Rejoin, fault.Failed, "the group took %s away before its last checkpoint", t.position.TopicPartition)
 		}
 	}
 	if in := a.joining; in != nil {

@@ -188,7 +188,10 @@ func (g *Group) Close() {
 func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	member, generation := cl.GroupMetadata()
 	epoch, grew := g.own.assigned(added, member)
-	if grew {
+	switch {
+	case grew && len(added) == 0:
+		g.log.Info("joined the group, no partition for this instance yet", "generation", generation)
+	case grew:
 		g.log.Info("partitions assigned", "added", sortedPartitions(added), "epoch", epoch, "generation", generation)
 	}
 	if why := g.bal.rejoin(member, func(topic string, partition int32) bool {

@@ -55,10 +55,8 @@ func (b *logBridge) Level() kgo.LogLevel {
 func (b *logBridge) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	to := levelTrace
 	switch level {
-	case kgo.LogLevelError:
-		to = slog.LevelError
-	case kgo.LogLevelWarn:
-		to = slog.LevelWarn
+	case kgo.LogLevelError, kgo.LogLevelWarn:
+		to = slog.LevelWarn // the client goes on; what ends anything is told by whom it ends
 	case kgo.LogLevelInfo:
 		to = slog.LevelDebug
 	}
