@@ -43,9 +43,7 @@ func (c committer) FenceGone(ctx context.Context) {
 		more, err = c.s.fenceGone(bounded)
 		ids = append(ids, more...)
 	}
-	if len(ids) > 0 {
-		c.s.log.Info("ended the transactions of an instance that is gone", "transactional_ids", ids)
-	}
+	c.s.tellFenced(ids)
 	if err != nil && ctx.Err() == nil {
 		c.s.log.Warn("could not end the transactions of instances that are gone: readers wait for their timeout", "error", err)
 	}
@@ -58,6 +56,25 @@ func (s *service) fenceGone(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return s.manager.FenceGone(ctx, known, s.liveInstances)
+}
+
+// fenceGoneAgain is for a stable read that waits. The owner of what it waits for may have been a member when the search was
+// made, and have died since: it is gone when its session is over, and nobody else may look after its transaction, since
+// its partitions come to the one that waits.
+func (s *service) fenceGoneAgain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
+	ids, err := s.fenceGone(ctx)
+	s.tellFenced(ids)
+	if err != nil && ctx.Err() == nil {
+		s.log.Debug("could not look for the transactions of instances that are gone", "error", err)
+	}
+}
+
+func (s *service) tellFenced(ids []string) {
+	if len(ids) > 0 {
+		s.log.Info("ended the transactions of an instance that is gone", "transactional_ids", ids)
+	}
 }
 
 // sleep waits, and gives the error of ctx when that ends first.

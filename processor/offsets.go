@@ -3,24 +3,32 @@ package processor
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/topology"
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // reads answers the engine's questions about positions with a client of its own.
 type reads struct {
 	cl    *kgo.Client
 	group string
+	// waiting, when set, is called every stableLong while a stable read waits.
+	waiting func(context.Context)
 }
+
+// stableLong is a wait for open transactions that is longer than a commit should take: whoever has them may have died.
+const stableLong = time.Second
 
 var _ engine.Offsets = reads{}
 
 // Stable reads the group's committed offsets.
 func (r reads) Stable(ctx context.Context, tps []element.TopicPartition) (map[element.TopicPartition]engine.Committed, error) {
+	defer r.whileWaiting(ctx)()
 	got, err := kafka.StableOffsets(ctx, r.cl, r.group, tps)
 	if err != nil {
 		return nil, err
@@ -30,6 +38,25 @@ func (r reads) Stable(ctx context.Context, tps []element.TopicPartition) (map[el
 		out[tp] = engine.Committed{Found: c.Found, Offset: c.Offset, LeaderEpoch: c.LeaderEpoch, Metadata: c.Metadata}
 	}
 	return out, nil
+}
+
+// whileWaiting calls waiting now and then until the returned function is called, which waits for it.
+func (r reads) whileWaiting(ctx context.Context) (stop func()) {
+	if r.waiting == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for sleep(ctx, stableLong) == nil {
+			r.waiting(ctx)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // Start resolves start positions. A partition without a committed offset of ours starts at its beginning unless the

@@ -171,6 +171,7 @@ func (s *service) openKafka(ctx context.Context) error {
 		return err
 	}
 	s.onClose(func() error { s.manager.Close(); return nil })
+	s.reads.waiting = s.fenceGoneAgain
 
 	var inputs []string
 	for _, src := range s.plan.Sources {
