@@ -24,8 +24,12 @@ type committer struct {
 
 var _ engine.Committer = committer{}
 
-// Init makes the own ids ours and fences those of instances that are gone.
+// Init makes the own ids ours and fences those of instances that are gone. Before, it makes this instance known again, which
+// may have been taken for gone itself; without that only time is lost.
 func (c committer) Init(ctx context.Context) error {
+	if err := c.s.repo.Announce(ctx); err != nil && ctx.Err() == nil {
+		c.s.log.Warn("could not announce this instance in the checkpoint directory", "error", err)
+	}
 	if err := c.Manager.Init(ctx); err != nil {
 		return err
 	}

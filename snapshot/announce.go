@@ -12,9 +12,13 @@ import (
 const announceFile = "instance"
 
 // Announce makes this instance known to Instances. It is called before the instance begins its first transaction: one that
-// dies in it has no other file yet, and its transaction would be nobody's.
+// dies in it has no other file yet, and its transaction would be nobody's. It is called again after each time out of the
+// group, for an instance that is taken for gone is forgotten. One that is known costs a look.
 func (r *Repository) Announce(ctx context.Context) error {
 	name := r.dir + "/" + announceFile
+	if r.exists(ctx, name) {
+		return nil
+	}
 	_, err := r.st.Put(ctx, name, writeBytes([]byte(r.inst+"\n")))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
