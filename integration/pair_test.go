@@ -60,6 +60,10 @@ func (p *pair) progresses() {
 // fails has an instance die at a point, and starts it again.
 func (p *pair) fails(i int, point failpoint.Point, n int) {
 	p.t.Helper()
+	switch point { // once for each task, of which an instance may have one only
+	case failpoint.RestoreBefore, failpoint.RestoreAfter, failpoint.LocalDataBefore, failpoint.LocalDataAfter:
+		n = 0
+	}
 	c := failAt(point, n)
 	p.jobs[i].kill()
 	if !handover(point) {

@@ -116,7 +116,7 @@ func TestCleanOfAnInstanceWhoseIDsBeginLow(t *testing.T) {
 func TestCleanSeesATaskThatMovesWhileItLists(t *testing.T) {
 	for _, op := range []string{"readdir", "open"} {
 		m := vfs.NewMem()
-		a, pause := openPaused(t, m, "a", 1)
+		a, _ := openPaused(t, m, "a", 1)
 		b, _ := openPaused(t, m, "b", 1)
 		c, _ := openPaused(t, m, "c", 1)
 		prev, root := commits(t, a, 1, 1, 1, nil, nil, taskA)
@@ -134,7 +134,7 @@ func TestCleanSeesATaskThatMovesWhileItLists(t *testing.T) {
 			_, err := c.Clean(ctx, []RootRef{*prevC})
 			require.NoError(t, err)
 		}
-		a, pause = openPaused(t, m, "a", 1)
+		a, pause := openPaused(t, m, "a", 1)
 		prevA, _ = commits(t, a, 11, 4, 4, nil, nil, element.TaskID{Source: "orders", Partition: 9})
 		if op == "readdir" {
 			pause.once(op, "shop/c", 1, move)
