@@ -90,7 +90,7 @@ func failErrors(seed uint64, slow bool) (out []failCase) {
 		if !info.Error {
 			continue
 		}
-		c := failAt(info.Point, 2+int(seed%4)) // the first file is the store's id: without it a start is refused
+		c := failAt(info.Point, 3+int(seed%4)) // the first files are the store's id and the instance's: without them a start is refused
 		if c.stop && !slow {
 			continue
 		}
