@@ -25,7 +25,8 @@
 //	    line in the log; so is that of a task that leaves.
 //
 // Goroutines: beside those of the clients and of the engine, one keeper of the local copy (badger backend only),
-// started by openLocal and awaited in close, after the engine has ended.
+// started by openLocal, and one search for transactions of instances that are gone, when that did not succeed at once; both
+// are awaited in close, after the engine has ended. A stable read that waits has one for its time.
 //
 // Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
 // instance id), log.go (what is logged), offsets.go (reads of positions), members.go (who is in the group), gone.go

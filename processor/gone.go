@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/millweir/millweir/engine"
@@ -9,11 +10,16 @@ import (
 	"github.com/millweir/millweir/txn"
 )
 
-// goneTimeout bounds the search for what instances that are gone have left open; without it only time is lost.
-const goneTimeout = 10 * time.Second
-
-// goneRetry is the pause before the search is made again after an error that may pass.
-const goneRetry = 100 * time.Millisecond
+const (
+	// goneTimeout bounds the search for what instances that are gone have left open; without it only time is lost.
+	goneTimeout = 10 * time.Second
+	// goneWait is how long the work waits for the search: where a broker is gone, too, its part cannot be had for a while.
+	goneWait = 2 * time.Second
+	// goneRetry is the pause before the search is made again after an error that may pass.
+	goneRetry = 100 * time.Millisecond
+	// goneLater is the same when the work has begun without it.
+	goneLater = 2 * time.Second
+)
 
 // committer is the transaction manager as the engine sees it. Its Init also ends what instances that are gone have left
 // open: the stable read that follows would wait for the timeout of those transactions.
@@ -37,9 +43,9 @@ func (c committer) Init(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// FenceGone ends the transactions of instances that are gone.
+// FenceGone ends the transactions of instances that are gone. What does not succeed in time is tried again beside the work.
 func (c committer) FenceGone(ctx context.Context) {
-	bounded, cancel := context.WithTimeout(ctx, goneTimeout)
+	bounded, cancel := context.WithTimeout(ctx, goneWait)
 	defer cancel()
 	ids, err := c.s.fenceGone(bounded)
 	for kafka.IsRetriable(err) && sleep(bounded, goneRetry) == nil {
@@ -49,7 +55,49 @@ func (c committer) FenceGone(ctx context.Context) {
 	}
 	c.s.tellFenced(ids)
 	if err != nil && ctx.Err() == nil {
-		c.s.log.Warn("could not end the transactions of instances that are gone: readers wait for their timeout", "error", err)
+		c.s.log.Warn("could not end the transactions of instances that are gone; trying on: readers may wait for their timeout", "error", err)
+		c.s.later.start(c.s)
+	}
+}
+
+// goneSearch goes on with a search that did not succeed. Nobody else would: no partition moves any more.
+type goneSearch struct {
+	mu    sync.Mutex
+	stop  context.CancelFunc // nil while none runs
+	ended chan struct{}
+}
+
+// start begins to search, unless that is being done already.
+func (g *goneSearch) start(s *service) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stop != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	g.stop, g.ended = stop, make(chan struct{})
+	go func(ended chan struct{}) {
+		defer close(ended)
+		for sleep(ctx, goneLater) == nil {
+			if err := s.fenceGoneAgain(ctx); err == nil || kafka.IsDenied(err) {
+				break
+			}
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.stop = nil
+		stop()
+	}(g.ended)
+}
+
+// end stops the search and waits for it.
+func (g *goneSearch) end() {
+	g.mu.Lock()
+	stop, ended := g.stop, g.ended
+	g.mu.Unlock()
+	if stop != nil {
+		stop()
+		<-ended
 	}
 }
 
@@ -65,7 +113,7 @@ func (s *service) fenceGone(ctx context.Context) ([]string, error) {
 // fenceGoneAgain is for a stable read that waits. The owner of what it waits for may have been a member when the search was
 // made, and have died since: it is gone when its session is over, and nobody else may look after its transaction, since
 // its partitions come to the one that waits.
-func (s *service) fenceGoneAgain(ctx context.Context) {
+func (s *service) fenceGoneAgain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
 	ids, err := s.fenceGone(ctx)
@@ -73,6 +121,7 @@ func (s *service) fenceGoneAgain(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		s.log.Debug("could not look for the transactions of instances that are gone", "error", err)
 	}
+	return err
 }
 
 func (s *service) tellFenced(ids []string) {

@@ -66,6 +66,7 @@ type service struct {
 	group       *kafkasrc.Group
 	most        map[string]int32 // what output topics take, of those where it is known
 	manager     *txn.Manager
+	later       goneSearch
 	local       engine.LocalCopy // nil without one
 	runner      atomic.Pointer[engine.Runner]
 	stopped     atomic.Pointer[time.Time] // when Run was told to stop
@@ -171,7 +172,8 @@ func (s *service) openKafka(ctx context.Context) error {
 		return err
 	}
 	s.onClose(func() error { s.manager.Close(); return nil })
-	s.reads.waiting = s.fenceGoneAgain
+	s.reads.waiting = func(ctx context.Context) { _ = s.fenceGoneAgain(ctx) }
+	s.onClose(func() error { s.later.end(); return nil })
 
 	var inputs []string
 	for _, src := range s.plan.Sources {

@@ -39,16 +39,14 @@ func (m *Manager) FenceGone(ctx context.Context, instances []string, living func
 		return nil, err
 	}
 	defer cl.Close()
-	listed, err := kadm.NewClient(cl).ListTransactions(ctx, nil, unfinished)
-	if err != nil {
-		return nil, kafka.Classify(err, "list the open transactions")
-	}
+	listed, missed := kadm.NewClient(cl).ListTransactions(ctx, nil, unfinished)
+	missed = kafka.Classify(missed, "list the open transactions") // of some brokers perhaps: what the others say is ended
 	open := listed.Sorted()
 	open = slices.DeleteFunc(open, func(t kadm.ListedTransaction) bool {
 		return owner[t.TxnID] == "" || !slices.Contains(unfinished, t.State) // an old broker may ignore the filter
 	})
 	if len(open) == 0 {
-		return nil, nil
+		return nil, missed
 	}
 	alive, err := living(ctx)
 	if err != nil {
@@ -64,7 +62,7 @@ func (m *Manager) FenceGone(ctx context.Context, instances []string, living func
 		}
 		fenced = append(fenced, t.TxnID)
 	}
-	return fenced, nil
+	return fenced, missed
 }
 
 func (m *Manager) fenceID(ctx context.Context, id string) error {
