@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -39,7 +40,9 @@ func (m *Manager) FenceGone(ctx context.Context, instances []string, living func
 		return nil, err
 	}
 	defer cl.Close()
-	listed, missed := kadm.NewClient(cl).ListTransactions(ctx, nil, unfinished)
+	listing, stop := half(ctx)
+	defer stop()
+	listed, missed := kadm.NewClient(cl).ListTransactions(listing, nil, unfinished)
 	missed = kafka.Classify(missed, "list the open transactions") // of some brokers perhaps: what the others say is ended
 	open := listed.Sorted()
 	open = slices.DeleteFunc(open, func(t kadm.ListedTransaction) bool {
@@ -63,6 +66,16 @@ func (m *Manager) FenceGone(ctx context.Context, instances []string, living func
 		fenced = append(fenced, t.TxnID)
 	}
 	return fenced, missed
+}
+
+// half gives the half of the time that ctx has. A broker that is gone is waited for as long as there is time, and what the
+// others list is still to be ended then.
+func half(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, time.Until(end)/2)
 }
 
 func (m *Manager) fenceID(ctx context.Context, id string) error {

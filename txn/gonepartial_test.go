@@ -1,0 +1,39 @@
+package txn
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
+)
+
+// One of the brokers cannot list its transactions. What the others list is ended all the same, and the error tells that it
+// may not be all.
+func TestWhatSomeBrokersListIsEndedThoughAnotherDoesNotAnswer(t *testing.T) {
+	b, fake := testbed.NewFake(t, "one of several brokers answers with an error", kfake.NumBrokers(3))
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	app, out := b.Name("app"), b.Topic("out", 1, nil)
+	id := TransactionalID(app, "dead", 0)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers...), kgo.TransactionalID(id), kgo.DefaultProduceTopic(out))
+	require.NoError(t, err)
+	defer cl.Close()
+	require.NoError(t, cl.BeginTransaction())
+	require.NoError(t, cl.ProduceSync(ctx, kgo.StringRecord("x")).FirstErr())
+
+	coordinator := fake.CoordinatorFor(id)
+	fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListTransactions}, Nodes: []int32{(coordinator + 1) % 3}, Err: kerr.CoordinatorLoadInProgress, Count: -1})
+	m := &Manager{cfg: Config{Kafka: kafka.Config{Brokers: b.Brokers}, Application: app, Instance: "alive", Timeout: time.Minute}}
+	nobody := func(context.Context) ([]string, error) { return nil, nil }
+	ids, err := m.FenceGone(ctx, []string{"dead"}, nobody)
+	require.ErrorIs(t, err, kerr.CoordinatorLoadInProgress)
+	require.Equal(t, []string{id}, ids)
+}
