@@ -3,7 +3,9 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -35,20 +37,31 @@ func announcedBy(path string) (dir string, ok bool) {
 	return parts[0] + "/" + parts[1], true
 }
 
-// forgetAnnouncement removes the announcement of an instance that is gone, when the plan leaves it nothing else and it is
-// older than the grace. If its process returns at this moment, it is known by the next file that it writes.
-func (g *goneCleaner) forgetAnnouncement(in *instanceFiles, deleted map[string]bool) error {
-	f := in.announced
-	if f.Name == "" || !g.old(f) {
-		return nil
-	}
-	for _, other := range in.all {
-		if !deleted[other.Name] {
-			return nil
+// forgetAnnouncements removes the announcements of instances that are gone, where the plan leaves them nothing else and they
+// are older than the grace. Much time may have passed since it was asked who is gone, and one that has come back meanwhile
+// has found its announcement: so it is asked again. One that comes back at this very moment is known by the next file that
+// it writes.
+func (g *goneCleaner) forgetAnnouncements(deleted map[string]bool) error {
+	var doomed []*instanceFiles
+	for _, in := range g.gone {
+		if f := in.announced; f.Name != "" && g.old(f) && !slices.ContainsFunc(in.all, func(f FileInfo) bool { return !deleted[f.Name] }) {
+			doomed = append(doomed, in)
 		}
 	}
-	if err := g.r.st.Delete(g.ctx, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if len(doomed) == 0 {
+		return nil
+	}
+	live, err := g.in.Live(g.ctx)
+	if err != nil {
+		return fmt.Errorf("who is in the group: %w", err)
+	}
+	for _, in := range doomed {
+		if slices.Contains(live, g.r.instanceOf(in.dir)) {
+			continue
+		}
+		if err := g.r.st.Delete(g.ctx, in.announced.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }

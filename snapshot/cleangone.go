@@ -15,8 +15,8 @@ import (
 
 // GoneInput is what CleanGone has to know of the group.
 type GoneInput struct {
-	// Live names the instances that are in the group. It is asked after the listing. This instance counts as one of them
-	// in any case.
+	// Live names the instances that are in the group. It is asked after the listing, and again before an instance is
+	// forgotten. This instance counts as one of them in any case.
 	Live func(ctx context.Context) ([]string, error)
 	// Committed gives the roots that the group's committed handles name, those of all partitions, read stable: no open
 	// transaction has offsets of the group in it. It is asked after Live.
@@ -248,10 +248,8 @@ func (g *goneCleaner) retire(rep CleanReport, doomed []FileInfo) (CleanReport, e
 	for _, f := range doomed {
 		deleted[f.Name] = true
 	}
-	for _, in := range g.gone {
-		if err := g.forgetAnnouncement(in, deleted); err != nil {
-			return rep, err
-		}
+	if err := g.forgetAnnouncements(deleted); err != nil {
+		return rep, err
 	}
 	st, ok := g.r.st.(Directories)
 	if !ok {
