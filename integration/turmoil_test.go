@@ -39,7 +39,7 @@ func turmoil(s *site, blows int) {
 	trickle := make(chan int, 1)
 	const keys = 500
 	go func() { trickle <- s.trickle(ctx, 0, keys) }()
-	jobs[0].await("msg=processing")
+	jobs[0].until(time.Minute, func() bool { return s.progress() > 0 }, "nobody works")
 	rest := func(most time.Duration) { time.Sleep(time.Duration(rnd.Int64N(int64(most)))) }
 	counts := map[string]int{}
 	for range blows {
