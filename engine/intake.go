@@ -198,27 +198,30 @@ func (in *intake) firstCount(topic string, count int32) (int32, error) {
 	if len(others) == 0 {
 		return first, nil
 	}
-	committed, err := in.a.r.ports.Offsets.Stable(in.ctx, others)
-	if err != nil {
-		return 0, fmt.Errorf("read the committed offsets of topic %s: %w", topic, err)
-	}
-	for tp, c := range committed {
+	committed, err := in.a.readOthers(in.ctx, others)
+	for _, c := range committed {
 		look(c.Found, c.Metadata)
-		if err := in.a.sameStore(tp, c); err != nil {
-			return 0, err
-		}
 	}
-	return first, nil
+	return first, err
 }
 
-// sameStore refuses to work beside instances whose checkpoints are in another directory: when a partition moves, its new
-// owner could not restore it. Nothing else would tell an instance that begins with partitions which nobody had.
-func (a *attempt) sameStore(tp element.TopicPartition, c Committed) error {
-	own := a.r.ports.Checkpoints.StoreID()
-	if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil && h.StoreID != own {
-		return fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", tp, h.StoreID, own)
+// readOthers reads what is committed of partitions that are not this instance's. It refuses to work beside instances whose
+// checkpoints are in another directory: when a partition moves, its new owner could not restore it. Nothing else would tell
+// an instance that begins with partitions which nobody had.
+func (a *attempt) readOthers(ctx context.Context, others []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
+	committed, err := a.r.ports.Offsets.Stable(ctx, others)
+	if err != nil {
+		return nil, fmt.Errorf("read the committed offsets of the others: %w", err)
 	}
-	return nil
+	own := a.r.ports.Checkpoints.StoreID()
+	for tp, c := range committed {
+		h, err := snapshot.ParseHandle(c.Metadata)
+		if !c.Found || err != nil || h.StoreID == own {
+			continue
+		}
+		return nil, fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", tp, h.StoreID, own)
+	}
+	return committed, nil
 }
 
 // othersShareTheStore looks at all partitions of the sources once start positions have been committed. Two instances that
@@ -250,14 +253,6 @@ func (a *attempt) othersShareTheStore() error {
 	if len(others) == 0 {
 		return nil
 	}
-	committed, err := a.r.ports.Offsets.Stable(a.ctx, others)
-	if err != nil {
-		return fmt.Errorf("read the committed offsets of the others: %w", err)
-	}
-	for tp, c := range committed {
-		if err := a.sameStore(tp, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = a.readOthers(a.ctx, others)
+	return err
 }

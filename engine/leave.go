@@ -127,9 +127,7 @@ func (a *attempt) onLeft(ids []element.TaskID) {
 	for _, id := range ids {
 		gone = append(gone, a.detach(id))
 	}
-	if len(a.tasks) > 0 {
-		a.share()
-	}
+	a.share()
 	if a.r.lis.Left != nil {
 		a.r.lis.Left(gone)
 	}
