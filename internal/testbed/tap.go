@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -36,13 +36,41 @@ type Rule struct {
 	Cut bool
 	// Mute holds back the answer, and all later ones of the connection, until the channel is closed; nil holds nothing.
 	Mute <-chan struct{}
+	// Answer gives an error that is answered in the broker's place, which never sees the request; nil lets it pass. It can
+	// be one of the requests that refusal knows. The first rule that gives one wins.
+	Answer func(kmsg.Request) *kerr.Error
+	// Rewrite gives an error that replaces the broker's success: it has done what it was asked for, and the client is told
+	// that it has not. An answer that is an error already stays as it is. nil leaves the answer alone.
+	Rewrite func(kmsg.Request) *kerr.Error
+	// Partitions narrows down which results Rewrite replaces, in answers that have one per partition; none means all.
+	Partitions []int32
 
-	hits atomic.Int64
-	off  atomic.Bool
+	hits, told atomic.Int64
+	off        atomic.Bool
 }
 
 // Hits is how many requests the rule has met.
 func (r *Rule) Hits() int { return int(r.hits.Load()) }
+
+// Told is how many errors of Answer and Rewrite the rule has put into the connections.
+func (r *Rule) Told() int { return int(r.told.Load()) }
+
+// Times gives an error for the first n requests and nil for those after it: an Answer or a Rewrite.
+func Times(n int, err *kerr.Error) func(kmsg.Request) *kerr.Error {
+	left := atomic.Int64{}
+	left.Store(int64(n))
+	return func(kmsg.Request) *kerr.Error {
+		if left.Add(-1) < 0 {
+			return nil
+		}
+		return err
+	}
+}
+
+// Always gives an error for every request.
+func Always(err *kerr.Error) func(kmsg.Request) *kerr.Error {
+	return func(kmsg.Request) *kerr.Error { return err }
+}
 
 // Remove ends the rule.
 func (r *Rule) Remove() { r.off.Store(true) }
@@ -67,7 +95,7 @@ func (t *Tap) Opt() kgo.Opt {
 		if err != nil {
 			return nil, err
 		}
-		return &tapped{Conn: conn, tap: t, closed: make(chan struct{})}, nil
+		return &tapped{Conn: conn, tap: t, more: make(chan struct{}, 1), closed: make(chan struct{})}, nil
 	})
 }
 
@@ -127,74 +155,3 @@ func parse(b []byte) kmsg.Request {
 	}
 	return req
 }
-
-// tapped is a connection under a Tap.
-type tapped struct {
-	net.Conn
-	tap    *Tap
-	broken atomic.Bool
-	mute   atomic.Pointer[<-chan struct{}]
-
-	once   sync.Once
-	closed chan struct{} // closed with the connection, or by a deadline in the past, which is how kgo wakes a reader
-}
-
-func (c *tapped) Write(b []byte) (int, error) {
-	rules, req := c.tap.of(b)
-	for _, r := range rules {
-		if r.Before == nil {
-			continue
-		}
-		if err := r.Before(req); err != nil {
-			_ = c.Close()
-			return 0, err
-		}
-	}
-	for _, r := range rules {
-		if r.Cut {
-			c.broken.Store(true)
-		}
-		if r.Mute != nil {
-			c.mute.Store(&r.Mute)
-		}
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *tapped) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.broken.Load() {
-		return 0, errCut
-	}
-	if m := c.mute.Load(); m != nil {
-		select {
-		case <-*m:
-		case <-c.closed:
-			return 0, net.ErrClosed
-		}
-	}
-	return n, err
-}
-
-func (c *tapped) SetDeadline(t time.Time) error {
-	c.wake(t)
-	return c.Conn.SetDeadline(t)
-}
-
-func (c *tapped) SetReadDeadline(t time.Time) error {
-	c.wake(t)
-	return c.Conn.SetReadDeadline(t)
-}
-
-func (c *tapped) wake(deadline time.Time) {
-	if !deadline.IsZero() && !deadline.After(time.Now()) {
-		c.end()
-	}
-}
-
-func (c *tapped) Close() error {
-	c.end()
-	return c.Conn.Close()
-}
-
-func (c *tapped) end() { c.once.Do(func() { close(c.closed) }) }

@@ -1,0 +1,129 @@
+package testbed
+
+import (
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// result is one error code of an answer. partition is -1 where the code is of the whole.
+type result struct {
+	partition int32
+	code      *int16
+}
+
+// refusal makes the answer in which everything that a request asked for has the same error. It is nil for a request of a
+// kind that it does not know: Produce, AddPartitionsToTxn, EndTxn, TxnOffsetCommit and InitProducerID it does.
+func refusal(req kmsg.Request, code int16) kmsg.Response {
+	resp := req.ResponseKind()
+	resp.SetVersion(req.GetVersion())
+	switch q := req.(type) {
+	case *kmsg.ProduceRequest:
+		resp := resp.(*kmsg.ProduceResponse)
+		for _, t := range q.Topics {
+			rt := kmsg.NewProduceResponseTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewProduceResponseTopicPartition()
+				rp.Partition = p.Partition
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+	case *kmsg.TxnOffsetCommitRequest:
+		resp := resp.(*kmsg.TxnOffsetCommitResponse)
+		for _, t := range q.Topics {
+			rt := kmsg.NewTxnOffsetCommitResponseTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewTxnOffsetCommitResponseTopicPartition()
+				rp.Partition = p.Partition
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+	case *kmsg.AddPartitionsToTxnRequest:
+		if q.Version >= 4 {
+			return nil // between brokers only
+		}
+		resp := resp.(*kmsg.AddPartitionsToTxnResponse)
+		for _, t := range q.Topics {
+			rt := kmsg.NewAddPartitionsToTxnResponseTopic()
+			rt.Topic = t.Topic
+			for _, p := range t.Partitions {
+				rp := kmsg.NewAddPartitionsToTxnResponseTopicPartition()
+				rp.Partition = p
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+	case *kmsg.EndTxnRequest, *kmsg.InitProducerIDRequest:
+	default:
+		return nil
+	}
+	spoil(resp, code, nil)
+	return resp
+}
+
+// results gives the error codes of an answer of one of these kinds, to be read and changed.
+func results(resp kmsg.Response) (out []result) {
+	switch r := resp.(type) {
+	case *kmsg.ProduceResponse:
+		for i := range r.Topics {
+			for j := range r.Topics[i].Partitions {
+				p := &r.Topics[i].Partitions[j]
+				out = append(out, result{p.Partition, &p.ErrorCode})
+			}
+		}
+	case *kmsg.TxnOffsetCommitResponse:
+		for i := range r.Topics {
+			for j := range r.Topics[i].Partitions {
+				p := &r.Topics[i].Partitions[j]
+				out = append(out, result{p.Partition, &p.ErrorCode})
+			}
+		}
+	case *kmsg.AddPartitionsToTxnResponse:
+		for i := range r.Topics {
+			for j := range r.Topics[i].Partitions {
+				p := &r.Topics[i].Partitions[j]
+				out = append(out, result{p.Partition, &p.ErrorCode})
+			}
+		}
+	case *kmsg.EndTxnResponse:
+		out = append(out, result{-1, &r.ErrorCode})
+	case *kmsg.InitProducerIDResponse:
+		out = append(out, result{-1, &r.ErrorCode})
+	}
+	return out
+}
+
+// succeeded says that an answer has no error.
+func succeeded(resp kmsg.Response) bool {
+	return !slices.ContainsFunc(results(resp), func(r result) bool { return *r.code != 0 })
+}
+
+// spoil sets the error, at some partitions or all, and takes away what an answer with an error does not have. It says
+// whether there was anything to set.
+func spoil(resp kmsg.Response, code int16, partitions []int32) (set bool) {
+	for _, r := range results(resp) {
+		if r.partition < 0 || len(partitions) == 0 || slices.Contains(partitions, r.partition) {
+			*r.code = code
+			set = true
+		}
+	}
+	switch r := resp.(type) {
+	case *kmsg.ProduceResponse:
+		for i := range r.Topics {
+			for j := range r.Topics[i].Partitions {
+				if p := &r.Topics[i].Partitions[j]; p.ErrorCode != 0 {
+					p.BaseOffset, p.LogAppendTime, p.LogStartOffset = -1, -1, -1
+				}
+			}
+		}
+	case *kmsg.EndTxnResponse:
+		r.ProducerID, r.ProducerEpoch = -1, -1
+	case *kmsg.InitProducerIDResponse:
+		r.ProducerID, r.ProducerEpoch = -1, -1
+	}
+	return set
+}
