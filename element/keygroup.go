@@ -1,0 +1,56 @@
+package element
+
+// DefaultMaxParallelism is the number of key groups when nothing else is said, as in Flink for small jobs.
+const DefaultMaxParallelism = 128
+
+// KeyGroup gives the group of a key: the unit that keyed state and keyed records in flight move by when the parallelism
+// changes. It is the positive part of murmur2, the hash of Kafka's Java client, modulo maxParallelism, which must be
+// above 0.
+func KeyGroup(key []byte, maxParallelism int) int {
+	return int(murmur2(key)&0x7fffffff) % maxParallelism
+}
+
+// SubtaskOf gives the subtask that owns a key group.
+func SubtaskOf(group, parallelism, maxParallelism int) int {
+	return group * parallelism / maxParallelism
+}
+
+// GroupRange gives the key groups of a subtask, from inclusive, to exclusive: those that SubtaskOf sends to it.
+func GroupRange(subtask, parallelism, maxParallelism int) (from, to int) {
+	up := func(n int) int { return (n*maxParallelism + parallelism - 1) / parallelism }
+	return up(subtask), up(subtask + 1)
+}
+
+// murmur2 is the 32-bit hash that Kafka's Java client partitions keys by.
+func murmur2(b []byte) uint32 {
+	const (
+		seed = 0x9747b28c
+		m    = 0x5bd1e995
+		r    = 24
+	)
+	h := uint32(seed) ^ uint32(len(b))
+	for len(b) >= 4 {
+		k := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+		b = b[4:]
+		k *= m
+		k ^= k >> r
+		k *= m
+		h *= m
+		h ^= k
+	}
+	switch len(b) {
+	case 3:
+		h ^= uint32(b[2]) << 16
+		fallthrough
+	case 2:
+		h ^= uint32(b[1]) << 8
+		fallthrough
+	case 1:
+		h ^= uint32(b[0])
+		h *= m
+	}
+	h ^= h >> 13
+	h *= m
+	h ^= h >> 15
+	return h
+}
