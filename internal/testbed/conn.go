@@ -35,15 +35,9 @@ type tapped struct {
 
 // answer is what becomes of the answer to one request.
 type answer struct {
-	frame   []byte // in the broker's place, nil = the broker's own
-	rewrite *rewrite
-}
-
-// rewrite replaces the broker's success.
-type rewrite struct {
-	rule *Rule
-	req  kmsg.Request
-	code int16
+	frame    []byte // in the broker's place, nil = the broker's own
+	req      kmsg.Request
+	rewriter []*Rule // that have a say in a success of the broker
 }
 
 func (c *tapped) Write(b []byte) (int, error) {
@@ -94,14 +88,13 @@ func decide(rules []*Rule, req kmsg.Request, b []byte) answer {
 			}
 		}
 	}
+	a := answer{req: req}
 	for _, r := range rules {
 		if r.Rewrite != nil {
-			if e := r.Rewrite(req); e != nil {
-				return answer{rewrite: &rewrite{rule: r, req: req, code: e.Code}}
-			}
+			a.rewriter = append(a.rewriter, r)
 		}
 	}
-	return answer{}
+	return a
 }
 
 // silent says that a broker gives no answer to the request: a produce without acknowledgement.
@@ -169,8 +162,8 @@ func (c *tapped) next() ([]byte, error) {
 	if _, err := io.ReadFull(c.Conn, frame[4:]); err != nil {
 		return nil, err
 	}
-	if a.rewrite != nil {
-		return a.rewrite.of(frame)
+	if len(a.rewriter) > 0 {
+		return a.rewrite(frame)
 	}
 	return frame, nil
 }
@@ -193,10 +186,10 @@ func (c *tapped) first() (answer, error) {
 	}
 }
 
-// of puts the error into an answer of the broker, unless it has one.
-func (w *rewrite) of(frame []byte) ([]byte, error) {
-	resp := w.req.ResponseKind()
-	resp.SetVersion(w.req.GetVersion())
+// rewrite puts an error into an answer of the broker, unless it has one.
+func (a answer) rewrite(frame []byte) ([]byte, error) {
+	resp := a.req.ResponseKind()
+	resp.SetVersion(a.req.GetVersion())
 	body := frame[8:]
 	if resp.IsFlexible() {
 		if len(body) == 0 || body[0] != 0 {
@@ -207,11 +200,16 @@ func (w *rewrite) of(frame []byte) ([]byte, error) {
 	if err := resp.ReadFrom(body); err != nil {
 		return nil, err
 	}
-	if !succeeded(resp) || !spoil(resp, w.code, w.rule.Partitions) {
+	if !succeeded(resp) {
 		return frame, nil
 	}
-	w.rule.told.Add(1)
-	return frameOf(resp, binary.BigEndian.Uint32(frame[4:])), nil
+	for _, r := range a.rewriter {
+		if e := r.Rewrite(a.req); e != nil && spoil(resp, e.Code, r.Partitions) {
+			r.told.Add(1)
+			return frameOf(resp, binary.BigEndian.Uint32(frame[4:])), nil
+		}
+	}
+	return frame, nil
 }
 
 func (c *tapped) SetDeadline(t time.Time) error {

@@ -37,10 +37,11 @@ type Rule struct {
 	// Mute holds back the answer, and all later ones of the connection, until the channel is closed; nil holds nothing.
 	Mute <-chan struct{}
 	// Answer gives an error that is answered in the broker's place, which never sees the request; nil lets it pass. It can
-	// be one of the requests that refusal knows. The first rule that gives one wins.
+	// be answered to the requests that refusal knows. The first rule that gives one wins.
 	Answer func(kmsg.Request) *kerr.Error
-	// Rewrite gives an error that replaces the broker's success: it has done what it was asked for, and the client is told
-	// that it has not. An answer that is an error already stays as it is. nil leaves the answer alone.
+	// Rewrite is asked when the broker has answered with success, and gives an error in place of it: the broker has done what
+	// it was asked for, and the client is told that it has not. nil leaves the answer alone. It runs on another goroutine
+	// than the others. The first rule that gives an error wins.
 	Rewrite func(kmsg.Request) *kerr.Error
 	// Partitions narrows down which results Rewrite replaces, in answers that have one per partition; none means all.
 	Partitions []int32

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { Main(m) }
 func world(t *testing.T) (*Bed, *Tap, *kgo.Client, string) {
 	t.Helper()
 	b, tap := New(t), &Tap{}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers...), tap.Opt())
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers...), kgo.MetadataMinAge(20*time.Millisecond), tap.Opt())
 	require.NoError(t, err)
 	t.Cleanup(cl.Close)
 	return b, tap, cl, b.Topic("t", 1, nil)
