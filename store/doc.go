@@ -44,7 +44,7 @@
 // Files:
 //
 //	store.go    Store: tables, freeze, commit, rollback, load
-//	table.go    Table: get, put, upsert, delete
+//	table.go    Table: get, put, upsert, delete, all
 //	frozen.go   Frozen and its iterators          sort.go     the order of Sorted
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
 //	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index

@@ -245,6 +245,13 @@ func (p *program) check(t *rapid.T) {
 		return true
 	})
 	require.Equal(t, want, got)
+	byTable := map[string]string{}
+	for i, tb := range p.tables {
+		for k, v := range tb.All() {
+			byTable[modelKey(i, k)] = string(v)
+		}
+	}
+	require.Equal(t, want, byTable)
 	for _, f := range p.m.frozen {
 		checkFrozen(t, f)
 	}

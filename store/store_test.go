@@ -330,3 +330,45 @@ func TestRollbackOfKeysThatCameAndWentInSeveralEpochs(t *testing.T) {
 	}
 	audit(t, s)
 }
+
+func TestTableAllYieldsWhatHasAValueNow(t *testing.T) {
+	s, tb := newTable(t, Config{})
+	other, err := s.Table("other", "bytes")
+	require.NoError(t, err)
+	for i, k := range numberedKeys(1000) {
+		tb.Put(k, k[:i%9])
+	}
+	other.Put([]byte("not of this table"), nil)
+	s.Freeze(1)
+	for i, k := range numberedKeys(1000) {
+		if i%3 == 0 {
+			tb.Delete(k)
+		}
+	}
+	tb.Put([]byte("new"), nil)
+	got := map[string]string{}
+	for k, v := range tb.All() {
+		got[string(k)] = string(v)
+	}
+	want := map[string]string{"new": ""}
+	for i, k := range numberedKeys(1000) {
+		if i%3 != 0 {
+			want[string(k)] = string(k[:i%9])
+		}
+	}
+	require.Equal(t, want, got)
+
+	seen := 0
+	for range tb.All() {
+		if seen++; seen == 5 {
+			break
+		}
+	}
+	require.Equal(t, 5, seen)
+	sum := 0
+	require.LessOrEqual(t, testing.AllocsPerRun(5, func() {
+		for k, v := range tb.All() {
+			sum += len(k) + len(v)
+		}
+	}), 4.0, "nothing per key")
+}

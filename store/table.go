@@ -1,6 +1,9 @@
 package store
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+	"iter"
+)
 
 // Table is one named state of a task: a map from key bytes to value bytes. Only the store's owner may call its methods.
 type Table struct {
@@ -64,6 +67,18 @@ func (t *Table) Get(key []byte) ([]byte, bool) {
 		return nil, false
 	}
 	return t.s.arena.chunks.at(e.val, e.valLen), true
+}
+
+// All yields every key that has a value now, committed or not, in no order. The bytes are valid until the next write to the
+// store and must not be changed; the loop must not write to the table.
+func (t *Table) All() iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		chunks := t.s.arena.chunks
+		t.index.all(func(r ref) bool {
+			e := chunks.entry(r)
+			return e.valLen == absent || yield(chunks.key(r, e.keyLen), chunks.at(e.val, e.valLen))
+		})
+	}
 }
 
 // Put sets the value of a key; nil is stored as an empty value. Both are copied. A key or value beyond the store's
