@@ -100,46 +100,58 @@ func TestC05_RealAnotherProducerTakesTheID(t *testing.T) { outsideInit(realSite(
 
 // The broker asks for an abort, or has forgotten the id, in each step of a commit: each time one abort, a rewind of the
 // state in memory to the last commit, and a retry inside of the running process. No file is read again, and nothing else
-// counts as a restart.
-func TestC05_AbortableAndForgottenInEachStep(t *testing.T) {
+// counts as a restart. No healthy broker can be made to answer so: the connections of the service are tapped.
+func abortableInEachStep(t *testing.T, parallel bool, site func(*testing.T) *site) {
 	for _, e := range []*kerr.Error{kerr.TransactionAbortable, kerr.InvalidProducerIDMapping} {
 		for _, step := range []kmsg.Key{kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn} {
 			t.Run(e.Message+" on "+step.Name(), func(t *testing.T) {
-				t.Parallel()
-				s := fakeSite(t, 2)
-				job := s.inside(s.file(counts), nil)
-				s.tell(100)
-				job.caughtUp()
-				topic := ""
-				if step == kmsg.Produce {
-					topic = s.out // the test writes, too
+				if parallel {
+					t.Parallel()
 				}
-				h := s.fake.Fault(kfake.Fault{Keys: []kmsg.Key{step}, Topic: topic, TopLevel: step == kmsg.EndTxn, Err: e, When: func(r kmsg.Request) bool {
-					end, ok := r.(*kmsg.EndTxnRequest)
-					return !ok || end.Commit
-				}})
-				ends := s.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn, kmsg.InitProducerID}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
-					end, ok := r.(*kmsg.EndTxnRequest)
-					return !ok || !end.Commit
-				}})
-				s.tell(100)
-				job.until(20*time.Second, func() bool { return h.Hits() > 0 && len(job.failed()) > 0 }, "the error is met")
-				job.caughtUp()
-				require.Equal(t, 1, h.Hits())
-				require.Len(t, job.failed(), 1, "one abort, one retry: %v", job.failed())
-				require.ErrorIs(t, job.failed()[0], e)
-				require.Equal(t, 1, job.lost())
-				require.Positive(t, ends.Hits(), "the transaction is ended, by an abort or by a new client of its id")
-				s.tell(100)
-				job.caughtUp()
-				require.Len(t, job.failed(), 1)
-				require.Zero(t, job.restored, "the state was rolled back in memory")
-				require.Equal(t, 2, job.reused)
-				job.stop()
-				s.countedOnce(300)
+				abortable(site(t), step, e)
 			})
 		}
 	}
+}
+
+func abortable(s *site, step kmsg.Key, e *kerr.Error) {
+	t := s.t
+	var tap testbed.Tap
+	job := s.inside(s.file(counts), func(c *processor.Config) { c.ClientOptions = []kgo.Opt{tap.Opt()} })
+	s.tell(100)
+	job.caughtUp()
+	commit := func(r kmsg.Request) bool {
+		end, ok := r.(*kmsg.EndTxnRequest)
+		return !ok || end.Commit
+	}
+	h := tap.Add(&testbed.Rule{Keys: []kmsg.Key{step}, When: commit, Answer: testbed.Times(1, e)})
+	ends := tap.Watch(func(r kmsg.Request) bool {
+		end, ok := r.(*kmsg.EndTxnRequest)
+		return !ok || !end.Commit
+	}, kmsg.EndTxn, kmsg.InitProducerID)
+	s.tell(100)
+	job.until(20*time.Second, func() bool { return h.Told() > 0 && len(job.failed()) > 0 }, "the error is met")
+	job.caughtUp()
+	require.Equal(t, 1, h.Told())
+	require.Len(t, job.failed(), 1, "one abort, one retry: %v", job.failed())
+	require.ErrorIs(t, job.failed()[0], e)
+	require.Equal(t, 1, job.lost())
+	require.Positive(t, ends.Hits(), "the transaction is ended, by an abort or by a new client of its id")
+	s.tell(100)
+	job.caughtUp()
+	require.Len(t, job.failed(), 1)
+	require.Zero(t, job.restored, "the state was rolled back in memory")
+	require.Equal(t, 2, job.reused)
+	job.stop()
+	s.countedOnce(300)
+}
+
+func TestC05_AbortableAndForgottenInEachStep(t *testing.T) {
+	abortableInEachStep(t, true, func(t *testing.T) *site { return fakeSite(t, 2) })
+}
+
+func TestC05_RealAbortableAndForgottenInEachStep(t *testing.T) {
+	abortableInEachStep(t, false, func(t *testing.T) *site { return realSite(t, 2) })
 }
 
 // The broker has forgotten the transactional ids of a service that had nothing to do for long. It goes on with new ones,
