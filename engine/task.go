@@ -145,6 +145,20 @@ func (e *taskEnv) Emit(sink int, recs []element.Record) error {
 	return e.t.out.Write(e.ctx, sink, recs)
 }
 
+// Send refuses: nothing runs the stages of exchanges yet.
+func (e *taskEnv) Send(stage, subtask int, _ topology.Parcel) error {
+	return fmt.Errorf("task %s: no exchange to stage %d subtask %d", e.t.id, stage, subtask)
+}
+
+// Parallelism is that of stages without an exchange.
+func (e *taskEnv) Parallelism(int) int { return 1 }
+
+// MaxParallelism is the number of key groups.
+func (e *taskEnv) MaxParallelism() int { return element.DefaultMaxParallelism }
+
+// Now is the processing time.
+func (e *taskEnv) Now() int64 { return time.Now().UnixMilli() }
+
 // Skipped counts a record that the policy lets go.
 func (e *taskEnv) Skipped(step string, reason error) {
 	e.t.stats.skipped.Add(1)

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"flag"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -67,6 +68,16 @@ type table map[string][]byte
 func (m table) Get(key []byte) ([]byte, bool) { v, ok := m[string(key)]; return v, ok }
 func (m table) Delete(key []byte)             { delete(m, string(key)) }
 
+func (m table) All() iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		for k, v := range m {
+			if !yield([]byte(k), v) {
+				return
+			}
+		}
+	}
+}
+
 // Put spoils the bytes that Get has given before: they are valid until the next write only.
 func (m table) Put(key, value []byte) {
 	old := m[string(key)]
@@ -108,6 +119,16 @@ func (w *world) Emit(sink int, recs []element.Record) error {
 	}
 	return nil
 }
+
+func (w *world) Send(stage, subtask int, _ topology.Parcel) error {
+	return fmt.Errorf("a parcel for stage %d subtask %d", stage, subtask)
+}
+
+func (w *world) Parallelism(int) int { return 1 }
+
+func (w *world) MaxParallelism() int { return element.DefaultMaxParallelism }
+
+func (w *world) Now() int64 { return 0 }
 
 func (w *world) Skipped(step string, reason error) {
 	w.skipped = append(w.skipped, step+": "+reason.Error())

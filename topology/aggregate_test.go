@@ -95,7 +95,7 @@ func TestAggregatesMatchAModel(t *testing.T) {
 			for k, raw := range env.Tables[step+"/aggregate"].All() {
 				v, err := totalSerde{}.Decode(raw)
 				require.NoError(rt, err)
-				require.Equal(rt, model[k], v)
+				require.Equal(rt, model[string(k)], v)
 			}
 		}
 	})

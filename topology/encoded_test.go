@@ -102,7 +102,7 @@ func TestEncodedAggregatesMatchATypedOne(t *testing.T) {
 		for _, step := range []string{"fixed", "varies"} {
 			require.Equal(rt, env.Tables["typed/aggregate"].Len(), env.Tables[step+"/aggregate"].Len(), "a failed first record leaves no key")
 			for k, raw := range env.Tables["typed/aggregate"].All() {
-				got, ok := env.Tables[step+"/aggregate"].Get([]byte(k))
+				got, ok := env.Tables[step+"/aggregate"].Get(k)
 				require.True(rt, ok)
 				require.Equal(rt, raw, got[:16])
 			}

@@ -27,6 +27,7 @@ type memEnv struct {
 	EmitErr error // what Emit answers
 	// Discard makes Emit only count, for benchmarks.
 	Discard bool
+	Clock   int64 // what Now answers
 	Count   int
 
 	copies []element.Record
@@ -73,6 +74,20 @@ func (e *memEnv) Emit(sink int, recs []element.Record) error {
 func (e *memEnv) Skipped(step string, reason error) {
 	e.Skips = append(e.Skips, skip{Step: step, Reason: reason})
 }
+
+// Send implements topology.Env.
+func (e *memEnv) Send(stage, subtask int, p topology.Parcel) error {
+	return fmt.Errorf("a parcel for stage %d subtask %d", stage, subtask)
+}
+
+// Parallelism implements topology.Env.
+func (e *memEnv) Parallelism(int) int { return 1 }
+
+// MaxParallelism implements topology.Env.
+func (e *memEnv) MaxParallelism() int { return element.DefaultMaxParallelism }
+
+// Now implements topology.Env.
+func (e *memEnv) Now() int64 { return e.Clock }
 
 // Check fails when key or value bytes of an output have changed since they were emitted.
 func (e *memEnv) Check() error {

@@ -135,7 +135,7 @@ func (t *memTable) grow() {
 func (t *memTable) Len() int { return t.live }
 
 // All gives copies of all keys and values in the order of the keys.
-func (t *memTable) All() iter.Seq2[string, []byte] {
+func (t *memTable) All() iter.Seq2[[]byte, []byte] {
 	var live []entry
 	for _, e := range t.ents {
 		if e.live {
@@ -143,9 +143,9 @@ func (t *memTable) All() iter.Seq2[string, []byte] {
 		}
 	}
 	slices.SortFunc(live, func(a, b entry) int { return bytes.Compare(a.key.of(t.keys), b.key.of(t.keys)) })
-	return func(yield func(string, []byte) bool) {
+	return func(yield func(key, value []byte) bool) {
 		for _, e := range live {
-			if !yield(string(e.key.of(t.keys)), bytes.Clone(e.value.of(t.vals))) {
+			if !yield(bytes.Clone(e.key.of(t.keys)), bytes.Clone(e.value.of(t.vals))) {
 				return
 			}
 		}
@@ -182,7 +182,7 @@ func TestMemTableMatchesAMap(t *testing.T) {
 		}
 		all := map[string]string{}
 		for k, v := range table.All() {
-			all[k] = string(v)
+			all[string(k)] = string(v)
 		}
 		require.True(t, maps.Equal(model, all))
 		require.Equal(t, len(model), table.Len())

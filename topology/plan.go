@@ -34,6 +34,8 @@ type Plan struct {
 	Steps   []StepPlan
 	Sinks   []SinkPlan
 	States  []StatePlan
+	// Stages are what tasks run: sources first, then exchanges.
+	Stages []StagePlan
 
 	sources []*node
 }
@@ -89,6 +91,15 @@ func (b *Builder) Plan() (*Plan, error) {
 	p := &Plan{Application: b.application}
 	for _, n := range b.clone() {
 		p.add(n)
+	}
+	for _, s := range p.Sources {
+		stage := StagePlan{Name: s.Name, Index: len(p.Stages), KeyCodec: s.KeyCodec, ValueCodec: s.ValueCodec, Stateful: s.Stateful}
+		for _, sink := range p.Sinks {
+			if sink.Source == s.Name {
+				stage.Sinks = append(stage.Sinks, sink.Index)
+			}
+		}
+		p.Stages = append(p.Stages, stage)
 	}
 	return p, nil
 }

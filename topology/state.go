@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"iter"
 	"reflect"
 
 	"github.com/millweir/millweir/element"
@@ -17,6 +18,15 @@ type Env interface {
 	// Skipped is told of every record that a step left out: a *RecordError under the policy Skip, ErrTombstone for
 	// a tombstone that an aggregate ignored.
 	Skipped(step string, reason error)
+	// Send takes a parcel over for a subtask of an exchange stage, by its index in Plan.Stages. Parcels of one task
+	// for one subtask stay in order. It never blocks.
+	Send(stage, subtask int, p Parcel) error
+	// Parallelism is the number of subtasks of an exchange stage, between 1 and MaxParallelism. It does not change.
+	Parallelism(stage int) int
+	// MaxParallelism is the number of key groups. It does not change.
+	MaxParallelism() int
+	// Now is the processing time in milliseconds since the Unix epoch.
+	Now() int64
 }
 
 // StateTable is the keyed state of one step in one task: byte strings by byte strings. Keys and values that are passed
@@ -30,6 +40,9 @@ type StateTable interface {
 	// that they hold the key's old value; otherwise the key is new, or its value had another length, and they must be
 	// filled.
 	Upsert(key []byte, size int) (value []byte, existed bool)
+	// All gives every key with its value, in any order. The bytes are valid during the step only; the table must not be
+	// written meanwhile.
+	All() iter.Seq2[[]byte, []byte]
 }
 
 // isPlain reports that values of S hold no pointer, so that a decoded value cannot alias the bytes it came from.

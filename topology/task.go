@@ -131,6 +131,28 @@ func (t *Task) Process(from element.TopicPartition, recs []element.Record) error
 // nothing after Process, so there is nothing to hand on; a task that has failed says so again, for no barrier may pass it.
 func (t *Task) Flush() error { return t.err }
 
+// Receive runs the records of a parcel that was sent to the task through all operators. It takes the parcel over and
+// recycles it, unless it is kept. For outputs, state and errors what is said of Process holds.
+func (t *Task) Receive(Parcel) error {
+	if t.err == nil {
+		t.err = fmt.Errorf("task %s has no exchange to receive from", t.id)
+	}
+	return t.err
+}
+
+// Restore makes a parcel for this task of records that Parcel.Encode gave. The bytes are copied.
+func (t *Task) Restore([][]byte) (Parcel, error) {
+	return nil, fmt.Errorf("task %s has no exchange to receive from", t.id)
+}
+
+// NextTimer gives the time of the first pending timer in milliseconds since the Unix epoch; ok is false when there is
+// none.
+func (t *Task) NextTimer() (ms int64, ok bool) { return 0, false }
+
+// FireTimers fires the timers that are due at now, in the order of their times, at most 256 in one call; more says that
+// others are due. For outputs, state and errors what is said of Process holds.
+func (t *Task) FireTimers(int64) (more bool, err error) { return false, t.err }
+
 // Close closes the Processors that are closers and ends the task. A second call does nothing.
 func (t *Task) Close() error {
 	if t.done {
