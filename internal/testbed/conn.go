@@ -35,9 +35,9 @@ type tapped struct {
 
 // answer is what becomes of the answer to one request.
 type answer struct {
-	frame    []byte // in the broker's place, nil = the broker's own
-	req      kmsg.Request
-	rewriter []*Rule // that have a say in a success of the broker
+	frame []byte // in the broker's place, nil = the broker's own
+	req   kmsg.Request
+	rules []*Rule // that want to see the broker's own, or have a say in it
 }
 
 func (c *tapped) Write(b []byte) (int, error) {
@@ -90,8 +90,8 @@ func decide(rules []*Rule, req kmsg.Request, b []byte) answer {
 	}
 	a := answer{req: req}
 	for _, r := range rules {
-		if r.Rewrite != nil {
-			a.rewriter = append(a.rewriter, r)
+		if r.After != nil || r.Rewrite != nil {
+			a.rules = append(a.rules, r)
 		}
 	}
 	return a
@@ -112,12 +112,17 @@ func silent(req kmsg.Request, b []byte) bool {
 // frameOf writes an answer as a broker does: length, correlation id, in the newer form an empty list of tags, body.
 func frameOf(resp kmsg.Response, correlation uint32) []byte {
 	b := binary.BigEndian.AppendUint32(make([]byte, 4), correlation)
-	if resp.IsFlexible() {
+	if headed(resp) {
 		b = append(b, 0)
 	}
 	b = resp.AppendTo(b)
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 	return b
+}
+
+// headed says that the header of an answer has tags. That of ApiVersions never has, since a client may not know its version.
+func headed(resp kmsg.Response) bool {
+	return resp.IsFlexible() && kmsg.Key(resp.Key()) != kmsg.ApiVersions
 }
 
 func (c *tapped) Read(b []byte) (int, error) {
@@ -162,8 +167,8 @@ func (c *tapped) next() ([]byte, error) {
 	if _, err := io.ReadFull(c.Conn, frame[4:]); err != nil {
 		return nil, err
 	}
-	if len(a.rewriter) > 0 {
-		return a.rewrite(frame)
+	if len(a.rules) > 0 {
+		return a.judge(frame)
 	}
 	return frame, nil
 }
@@ -186,12 +191,12 @@ func (c *tapped) first() (answer, error) {
 	}
 }
 
-// rewrite puts an error into an answer of the broker, unless it has one.
-func (a answer) rewrite(frame []byte) ([]byte, error) {
+// judge shows an answer of the broker to the rules, and puts an error into it, unless it has one.
+func (a answer) judge(frame []byte) ([]byte, error) {
 	resp := a.req.ResponseKind()
 	resp.SetVersion(a.req.GetVersion())
 	body := frame[8:]
-	if resp.IsFlexible() {
+	if headed(resp) {
 		if len(body) == 0 || body[0] != 0 {
 			return nil, fmt.Errorf("the header of an answer to %s has tags", kmsg.NameForKey(resp.Key()))
 		}
@@ -200,10 +205,18 @@ func (a answer) rewrite(frame []byte) ([]byte, error) {
 	if err := resp.ReadFrom(body); err != nil {
 		return nil, err
 	}
-	if !succeeded(resp) {
+	for _, r := range a.rules {
+		if r.After != nil {
+			r.After(a.req, resp)
+		}
+	}
+	if ErrorOf(resp) != nil {
 		return frame, nil
 	}
-	for _, r := range a.rewriter {
+	for _, r := range a.rules {
+		if r.Rewrite == nil {
+			continue
+		}
 		if e := r.Rewrite(a.req); e != nil && spoil(resp, e.Code, r.Partitions) {
 			r.told.Add(1)
 			return frameOf(resp, binary.BigEndian.Uint32(frame[4:])), nil

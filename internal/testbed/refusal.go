@@ -3,6 +3,7 @@ package testbed
 import (
 	"slices"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -97,9 +98,14 @@ func results(resp kmsg.Response) (out []result) {
 	return out
 }
 
-// succeeded says that an answer has no error.
-func succeeded(resp kmsg.Response) bool {
-	return !slices.ContainsFunc(results(resp), func(r result) bool { return *r.code != 0 })
+// ErrorOf gives the first error of an answer, nil where it has none, and for answers of kinds that refusal does not know.
+func ErrorOf(resp kmsg.Response) error {
+	for _, r := range results(resp) {
+		if *r.code != 0 {
+			return kerr.ErrorForCode(*r.code)
+		}
+	}
+	return nil
 }
 
 // spoil sets the error, at some partitions or all, and takes away what an answer with an error does not have. It says

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ func TestRefusalInEveryVersion(t *testing.T) {
 				body = body[1:]
 			}
 			require.NoError(t, got.ReadFrom(body), "%s %d", kmsg.NameForKey(req.Key()), v)
-			require.False(t, succeeded(got))
+			require.ErrorIs(t, ErrorOf(got), kerr.NotCoordinator)
 			codes := results(got)
 			for _, r := range codes {
 				require.Equal(t, kerr.NotCoordinator.Code, *r.code)
@@ -78,9 +79,9 @@ func TestSpoilTakesSomePartitions(t *testing.T) {
 	req := asked()[1]
 	req.SetVersion(6)
 	resp := refusal(req, 0)
-	require.True(t, succeeded(resp))
+	require.NoError(t, ErrorOf(resp))
 	require.False(t, spoil(resp, 5, []int32{9}))
-	require.True(t, succeeded(resp))
+	require.NoError(t, ErrorOf(resp))
 	require.True(t, spoil(resp, 5, []int32{7}))
 	got := results(resp)
 	require.Equal(t, []int16{0, 5}, []int16{*got[0].code, *got[1].code})
@@ -122,6 +123,30 @@ func TestTapLeavesTheBrokersErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, kerr.InvalidProducerIDMapping.Code, resp.ErrorCode)
 	require.Equal(t, []int{1, 0}, []int{lie.Hits(), lie.Told()})
+}
+
+// Every answer can be seen, of whatever kind, as the broker gave it.
+func TestTapShowsAnswers(t *testing.T) {
+	_, tap, cl, topic := world(t)
+	var mu sync.Mutex
+	seen, offset := map[kmsg.Key]int{}, int64(-1)
+	tap.Add(&Rule{After: func(q kmsg.Request, r kmsg.Response) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[kmsg.Key(r.Key())]++
+		if p, ok := r.(*kmsg.ProduceResponse); ok {
+			offset = p.Topics[0].Partitions[0].BaseOffset
+		}
+	}})
+	require.Zero(t, put(t, cl, topic))
+	require.EqualValues(t, 1, put(t, cl, topic))
+	mu.Lock()
+	defer mu.Unlock()
+	require.EqualValues(t, 1, offset)
+	require.Equal(t, 2, seen[kmsg.Produce])
+	for _, k := range []kmsg.Key{kmsg.ApiVersions, kmsg.Metadata} {
+		require.Positive(t, seen[k], k.Name())
+	}
 }
 
 // Answers keep the order of the requests, whoever gives them, also when they are read in pieces.

@@ -39,9 +39,12 @@ type Rule struct {
 	// Answer gives an error that is answered in the broker's place, which never sees the request; nil lets it pass. It can
 	// be answered to the requests that refusal knows. The first rule that gives one wins.
 	Answer func(kmsg.Request) *kerr.Error
+	// After is called with the broker's own answer, and may take its time: until it returns the client has none. It runs on
+	// another goroutine than Before. The answer must not be kept.
+	After func(kmsg.Request, kmsg.Response)
 	// Rewrite is asked when the broker has answered with success, and gives an error in place of it: the broker has done what
-	// it was asked for, and the client is told that it has not. nil leaves the answer alone. It runs on another goroutine
-	// than the others. The first rule that gives an error wins.
+	// it was asked for, and the client is told that it has not. nil leaves the answer alone. It runs where
+	// After does. The first rule that gives an error wins.
 	Rewrite func(kmsg.Request) *kerr.Error
 	// Partitions narrows down which results Rewrite replaces, in answers that have one per partition; none means all.
 	Partitions []int32
