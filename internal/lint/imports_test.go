@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 	"txn":                       {"element", "checkpoint", "internal/kafka", "internal/failpoint", "internal/fault", franz},
 	"kafkasrc":                  {"element", "internal/kafka", "internal/fault", franz},
 	"kafkasink":                 {"element", "txn", "internal/kafka", "internal/fault", franz},
+	"engine/gate":               {"element"},
 	"engine":                    {"element", "topology", "checkpoint", "snapshot", "internal/failpoint", "internal/fault"},
 	"processor":                 {"element", "topology", "checkpoint", "snapshot", "store", "txn", "kafkasrc", "kafkasink", "engine", "internal/kafka", "internal/fault", "internal/vfs", franz},
 	"pipeline":                  {"element", "topology", "serde", "serde/json", "serde/avro", "internal/yamlx", "internal/fault"},
