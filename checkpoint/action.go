@@ -10,8 +10,8 @@ import (
 )
 
 // Action is what the driver has to do, in the order given. The concrete types are Trigger, Flush, Persist, WriteRoot,
-// CommitAction, Complete, Left, Cancel, FailAttempt and Drained, and Skipped and Ignored, which only inform: a driver
-// may let them pass.
+// CommitAction, Complete, Left, Abandon, Cancel, FailAttempt and Drained, and Skipped, Refused and Ignored, which only
+// inform: a driver may let them pass.
 type Action interface {
 	// String is one line, as traces and golden files print it.
 	String() string
@@ -24,13 +24,17 @@ type Trigger struct {
 	Reason Reason
 	// Tasks are those that the checkpoint covers, sorted. It belongs to the receiver.
 	Tasks []element.TaskID
+	// Savepoint names the requests for a savepoint that this checkpoint serves, in the order of the requests: the driver
+	// cuts a savepoint at the same barrier. They are served when it is complete.
+	Savepoint []string
 }
 
-// Flush: all tasks have passed the barrier and the sinks hold back what follows: seal the transaction, so that every
-// record in it is acknowledged. Answer with Flushed or FlushFailed. It runs in parallel with Persist.
+// Flush: all tasks have passed the barrier and the sinks hold back what follows, and no older checkpoint is in flight:
+// seal the transaction, so that every record in it is acknowledged. What was held back behind the older one's barrier, up
+// to this one's, belongs into it. Answer with Flushed or FlushFailed. It runs in parallel with Persist.
 type Flush struct{ ID element.CheckpointID }
 
-// Persist: make the frozen changes of all tasks durable. Answer with Persisted, or with Acked or Declined per task.
+// Persist: make the frozen changes of all tasks durable. Older checkpoints may be at that too. Answer with Persisted, or with Acked or Declined per task.
 type Persist struct{ ID element.CheckpointID }
 
 // TaskPositions says up to where a checkpoint covers the inputs of one task.
@@ -64,13 +68,29 @@ type Complete struct{ ID element.CheckpointID }
 // what the driver held back for them is dropped before anything else is released. It belongs to the receiver.
 type Left struct{ Tasks []element.TaskID }
 
-// Cancel: stop the workers of the checkpoint and release what they hold. FailAttempt follows it.
+// Abandon: these checkpoints are given up, and the attempt goes on. They are the newest ones in flight, growing: the first
+// one failed, and what the others have written builds on it. Their workers stop. What the tasks froze for them becomes a
+// part of what they freeze next, with the newest value of each key; what is held back behind their barriers follows what
+// lies before them, into the queue behind the barrier of the newest one that is still in flight, or into the same
+// transaction when there is none, which is reopened if it is sealed. Barriers of theirs that are still under way mean
+// nothing. The next Trigger covers all of it.
+type Abandon struct {
+	IDs    []element.CheckpointID
+	Reason FailureReason
+	// Failures is how many have failed in a row, this one included. Those that are given up along with another do not count.
+	Failures int
+	// Err tells the checkpoint, what failed and the cause, and is never nil.
+	Err error
+}
+
+// Cancel: stop the workers of the checkpoint and release what they hold. FailAttempt follows it: in the same call, or
+// behind the outcome of an older one's commit that is under way.
 type Cancel struct {
 	ID     element.CheckpointID
 	Reason FailureReason
 }
 
-// FailAttempt: end the attempt: abort the open transaction, unless Class is fault.Unconfirmed (then only a stable read
+// FailAttempt: end the attempt, and with it all checkpoints in flight: abort the open transaction, unless Class is fault.Unconfirmed (then only a stable read
 // tells what became of it), drop what is not committed, and go on as Class says. The coordinator is dead afterwards.
 type FailAttempt struct {
 	// ID is the checkpoint that failed, 0 when none was in flight.
@@ -88,6 +108,9 @@ type Drained struct{}
 // Drained.)
 type Skipped struct{ Reason Reason }
 
+// Refused answers a request for a savepoint of which too many wait already.
+type Refused struct{ Savepoint string }
+
 // Ignored answers a report that changed nothing. It is for traces.
 type Ignored struct {
 	Report string
@@ -104,10 +127,12 @@ func (WriteRoot) action()    {}
 func (CommitAction) action() {}
 func (Complete) action()     {}
 func (Left) action()         {}
+func (Abandon) action()      {}
 func (Cancel) action()       {}
 func (FailAttempt) action()  {}
 func (Drained) action()      {}
 func (Skipped) action()      {}
+func (Refused) action()      {}
 func (Ignored) action()      {}
 
 func (a Trigger) String() string {
@@ -115,6 +140,9 @@ func (a Trigger) String() string {
 	fmt.Fprintf(&b, "trigger %d (%v):", a.ID, a.Reason)
 	for _, t := range a.Tasks {
 		b.WriteString(" " + t.String())
+	}
+	if len(a.Savepoint) > 0 {
+		b.WriteString(", savepoint " + strings.Join(a.Savepoint, " "))
 	}
 	return b.String()
 }
@@ -153,6 +181,16 @@ func (a Left) String() string {
 	return b.String()
 }
 
+func (a Abandon) String() string {
+	var b strings.Builder
+	b.WriteString("abandon")
+	for _, id := range a.IDs {
+		b.WriteString(" " + idText(id))
+	}
+	fmt.Fprintf(&b, ": %v, %d in a row: %v", a.Reason, a.Failures, a.Err)
+	return b.String()
+}
+
 func (a Cancel) String() string { return fmt.Sprintf("cancel %d: %v", a.ID, a.Reason) }
 
 func (a FailAttempt) String() string {
@@ -161,6 +199,10 @@ func (a FailAttempt) String() string {
 
 func (Drained) String() string   { return "drained" }
 func (a Skipped) String() string { return fmt.Sprintf("skipped (%v): nothing moved", a.Reason) }
+
+func (a Refused) String() string {
+	return fmt.Sprintf("refused savepoint %s: %d wait already", a.Savepoint, MaxSavepoints)
+}
 
 func (a Ignored) String() string {
 	if a.Task == (element.TaskID{}) {

@@ -14,6 +14,14 @@ type TaskAck struct {
 	Moved bool
 	// StateBytes is the size of the task's whole state.
 	StateBytes int64
+	// Alignment is the time from the first of the task's inputs that delivered the barrier until the last: for so long an
+	// input was set aside, or, unaligned, its records were recorded. 0 for a task with one input.
+	Alignment time.Duration
+	// Buffered and BufferedBytes are the records of inputs that were set aside meanwhile; of an unaligned barrier those that
+	// it overtook, which are part of the snapshot.
+	Buffered, BufferedBytes int64
+	// Unaligned: the barrier overtook records, from the start or when aligned-timeout was over.
+	Unaligned bool
 	// SyncDuration is how long the task stood still to freeze its state.
 	SyncDuration time.Duration
 	// StartDelay is the time from the trigger until the task took the barrier out of its inbox; 0 = not measured, then
@@ -27,6 +35,8 @@ type PersistStats struct {
 	Bytes, Entries int64
 	// Files is the number of new files.
 	Files int64
+	// FullBytes is the length of everything that the root will name, older runs included; 0 = not known.
+	FullBytes int64
 }
 
 // progress is how far one task has come with a checkpoint.
@@ -36,22 +46,24 @@ type progress struct {
 	positions     []element.Position
 }
 
-// pending is the checkpoint in flight. It is owned by the Coordinator.
+// pending is a checkpoint in flight. It is owned by the Coordinator.
 type pending struct {
 	id    element.CheckpointID
 	phase phase
 	tasks []element.TaskID // sorted
 	by    map[element.TaskID]*progress
 	// barriers and acks count the tasks that are still owed.
-	barriers, acks int
-	flushed        bool
+	barriers, acks      int
+	flushAsked, flushed bool
+	savepoints          []string // requests that it serves
 
-	deadline  time.Duration
-	triggered time.Duration
-	passed    time.Duration // when the last barrier had passed
-	rootBegun time.Duration
-	permitted time.Duration
-	stats     CheckpointStats
+	deadline   time.Duration
+	triggered  time.Duration
+	passed     time.Duration // when the last barrier had passed
+	flushBegun time.Duration // when the predecessor was complete, too
+	rootBegun  time.Duration
+	permitted  time.Duration
+	stats      CheckpointStats
 }
 
 // step moves to the next phase; a step that the table does not have panics.
@@ -74,6 +86,10 @@ func (p *pending) barrier(now time.Duration, t element.TaskID, ack TaskAck) bool
 	}
 	s.StateBytes += ack.StateBytes
 	s.Sync = max(s.Sync, ack.SyncDuration)
+	s.Alignment = max(s.Alignment, ack.Alignment)
+	s.Buffered += ack.Buffered
+	s.BufferedBytes += ack.BufferedBytes
+	s.Unaligned = s.Unaligned || ack.Unaligned
 	delay := ack.StartDelay
 	if delay <= 0 {
 		delay = now - p.triggered
@@ -115,5 +131,8 @@ func (p *pending) snapshot(now time.Duration) CheckpointStats {
 	s := p.stats
 	s.Phase = p.phase.String()
 	s.EndToEnd = now - p.triggered
+	if s.FullBytes == 0 {
+		s.FullBytes = s.StateBytes
+	}
 	return s
 }

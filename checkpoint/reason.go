@@ -25,7 +25,7 @@ var reasonTexts = [...]string{Periodic: "periodic", Early: "early", Manual: "man
 // String gives the reason as logs and traces print it.
 func (r Reason) String() string { return text(reasonTexts[:], int(r), "reason") }
 
-// FailureReason says why a checkpoint, and with it the attempt, failed. Counters and messages hang on it.
+// FailureReason says why a checkpoint failed: it was abandoned, or the attempt ended with it. Counters and messages hang on it.
 type FailureReason uint8
 
 // The failure reasons.
@@ -44,6 +44,9 @@ const (
 	FailureCommit
 	// FailureProtocol: a report contradicts the order of the protocol, a bug of the driver or of a task.
 	FailureProtocol
+	// FailureAlong: nothing was wrong with it. It was given up along with an older one, on which it builds, or because
+	// another one ended the attempt.
+	FailureAlong
 
 	// NumFailureReasons is the length of arrays indexed by a FailureReason.
 	NumFailureReasons
@@ -57,6 +60,7 @@ var failureTexts = [...]string{
 	FailureRoot:     "root file not written",
 	FailureCommit:   "commit failed",
 	FailureProtocol: "protocol violated",
+	FailureAlong:    "given up along with another",
 }
 
 var failureLabels = [...]string{
@@ -67,6 +71,7 @@ var failureLabels = [...]string{
 	FailureRoot:     "root",
 	FailureCommit:   "commit",
 	FailureProtocol: "protocol",
+	FailureAlong:    "along",
 }
 
 // String gives a short text for people.
@@ -86,7 +91,7 @@ const (
 	Duplicate
 	// Unknown: the checkpoint was never triggered by this coordinator, or does not cover the task.
 	Unknown
-	// Discarded: the report came too late to matter: the checkpoint has failed, or has its Permit or is complete and
+	// Discarded: the report came too late to matter: the checkpoint was abandoned or has failed, or it has its Permit or is complete and
 	// something is said to have failed.
 	Discarded
 

@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -17,13 +16,18 @@ func (c *Coordinator) BarrierPassed(now time.Duration, id element.CheckpointID, 
 	if g == nil {
 		return c.leave()
 	}
-	if err := c.checkPositions(t, ack.Positions); err != nil {
-		c.breach(err)
+	older := c.older(p, t)
+	if older != nil && !older.by[t].passed {
+		c.breach(p, fault.Stopf(fault.Failed, "checkpoint %d: task %v reports its barrier before that of checkpoint %d", id, t, older.id))
+		return c.leave()
+	}
+	if err := c.checkPositions(older, t, ack.Positions); err != nil {
+		c.breach(p, err)
 		return c.leave()
 	}
 	if p.barrier(c.now, t, ack) {
 		p.step(storing)
-		c.emit(Flush{ID: id})
+		c.flush()
 		c.emit(Persist{ID: id})
 	}
 	return c.leave()
@@ -79,13 +83,17 @@ func (c *Coordinator) Declined(now time.Duration, id element.CheckpointID, t ele
 func (c *Coordinator) Flushed(now time.Duration, id element.CheckpointID) []Action {
 	c.enter(now)
 	if p := c.report(id, element.TaskID{}, evFlushed); p != nil {
-		if p.flushed {
+		switch {
+		case p.flushed:
 			c.answer(id, element.TaskID{}, evFlushed, Duplicate)
+			return c.leave()
+		case !p.flushAsked:
+			c.breachOf(p, evFlushed)
 			return c.leave()
 		}
 		c.answer(id, element.TaskID{}, evFlushed, Success)
 		p.flushed = true
-		p.stats.Flush = c.now - p.passed
+		p.stats.Flush = c.now - p.flushBegun
 		c.advance(p)
 	}
 	return c.leave()
@@ -130,7 +138,7 @@ func (c *Coordinator) CommitFailed(now time.Duration, id element.CheckpointID, e
 	c.enter(now)
 	if p := c.report(id, element.TaskID{}, evCommitFailed); p != nil {
 		c.answer(id, element.TaskID{}, evCommitFailed, Success)
-		c.fail(FailureCommit, class, wrap(p, class, err, "commit failed"))
+		c.fail(p, FailureCommit, class, wrap(p, class, err, "commit failed"))
 	}
 	return c.leave()
 }
@@ -147,14 +155,14 @@ func (c *Coordinator) failure(now time.Duration, id element.CheckpointID, ev eve
 
 // report looks a report up in the table. It gives the checkpoint if the report counts, and has answered if not.
 func (c *Coordinator) report(id element.CheckpointID, t element.TaskID, ev event) *pending {
-	p, ph := c.inflight, completed
+	p, ph := c.flight(id), completed
 	switch {
+	case p != nil:
+		ph = p.phase
 	case id > c.last || c.ids.has(id):
 		c.answer(id, t, ev, Unknown)
 		return nil
-	case p != nil && p.id == id:
-		ph = p.phase
-	case id == c.failedID:
+	case c.gone.has(id):
 		ph = failed
 	}
 	switch verdicts[ph][ev] {
@@ -172,7 +180,7 @@ func (c *Coordinator) report(id element.CheckpointID, t element.TaskID, ev event
 
 // taskReport is report for what one task says: it counts once per task, and only for tasks that are covered.
 func (c *Coordinator) taskReport(id element.CheckpointID, t element.TaskID, ev event) (*pending, *progress) {
-	if p := c.inflight; p != nil && p.id == id && p.by[t] == nil {
+	if p := c.flight(id); p != nil && p.by[t] == nil {
 		c.answer(id, t, ev, Unknown)
 		return nil, nil
 	}
@@ -215,28 +223,34 @@ func (c *Coordinator) written(p *pending, s PersistStats) {
 	p.stats.DeltaBytes += s.Bytes
 	p.stats.Entries += s.Entries
 	p.stats.Files += s.Files
+	p.stats.FullBytes += s.FullBytes
 }
 
-// checkPositions refuses positions that lack a partition which the last completed checkpoint had, or lie below it: to
-// commit them would take the group back and make committed outputs again.
-func (c *Coordinator) checkPositions(t element.TaskID, positions []element.Position) error {
+// checkPositions refuses positions that lack a partition which the last completed checkpoint had, or the older one that
+// is in flight and covers the task, or lie below it: to commit them would take the group back and make committed outputs
+// again.
+func (c *Coordinator) checkPositions(older *pending, t element.TaskID, positions []element.Position) error {
 	ts := c.tasks[t]
 	if ts == nil {
 		return nil
 	}
-	for _, old := range ts.covered {
+	covered, state := ts.covered, "is committed"
+	if older != nil {
+		covered, state = older.by[t].positions, "checkpoint "+idText(older.id)+" covers"
+	}
+	for _, old := range covered {
 		i := slices.IndexFunc(positions, func(p element.Position) bool { return p.TopicPartition == old.TopicPartition })
 		if i < 0 {
-			return fault.Stopf(fault.Failed, "task %v reports no position of %v, of which %d is committed", t, old.TopicPartition, old.Offset)
+			return fault.Stopf(fault.Failed, "task %v reports no position of %v, of which %d %s", t, old.TopicPartition, old.Offset, state)
 		}
 		if positions[i].Offset < old.Offset {
-			return fault.Stopf(fault.Failed, "task %v reports position %d of %v, below %d which is committed", t, positions[i].Offset, old.TopicPartition, old.Offset)
+			return fault.Stopf(fault.Failed, "task %v reports position %d of %v, below %d which %s", t, positions[i].Offset, old.TopicPartition, old.Offset, state)
 		}
 	}
 	return nil
 }
 
-// complete ends the checkpoint in flight well.
+// complete ends the oldest checkpoint in flight well: its transaction is over, and the next one may be flushed.
 func (c *Coordinator) complete(p *pending) {
 	p.stats.Commit = c.now - p.permitted
 	p.step(completed)
@@ -245,63 +259,18 @@ func (c *Coordinator) complete(p *pending) {
 			ts.covered = g.positions
 		}
 	}
+	c.flights = slices.Delete(c.flights, 0, 1)
 	c.end(p.snapshot(c.now))
+	c.opened, c.failures, c.repeats = c.now, 0, 0
 	c.totals.Completed++
 	c.totals.DeltaBytes += p.stats.DeltaBytes
 	c.totals.Entries += p.stats.Entries
 	c.emit(Complete{ID: p.id})
 	c.leftWith(p)
-}
-
-// breachOf fails the attempt because a report came before its time.
-func (c *Coordinator) breachOf(p *pending, ev event) {
-	c.breach(fault.Stopf(fault.Failed, "checkpoint %d: report %q while %v", p.id, ev.String(), p.phase))
-}
-
-// breach fails the attempt for good: who breaks the order of the protocol once cannot be trusted with a new attempt.
-func (c *Coordinator) breach(err error) { c.fail(FailureProtocol, fault.Stop, err) }
-
-// failBy fails the attempt with the class that the cause carries.
-func (c *Coordinator) failBy(p *pending, reason FailureReason, err error, what string) {
-	class := fault.RecoveryOf(err)
-	c.fail(reason, class, wrap(p, class, err, what))
-}
-
-// fail ends the coordinator, and with it the checkpoint in flight if there is one. Workers are told to stop unless the
-// Permit is out: then none is at work.
-func (c *Coordinator) fail(reason FailureReason, class fault.Recovery, err error) {
-	var id element.CheckpointID
-	if p := c.inflight; p != nil {
-		id = p.id
-		s := p.snapshot(c.now)
-		s.Failure = reason
-		permitted := p.phase.permitted()
-		p.step(failed)
-		for t, g := range p.by {
-			if ts := c.tasks[t]; ts != nil && g.moved {
-				c.setMoved(ts, true)
-			}
-		}
-		c.end(s)
-		c.failedID = id
-		if !permitted {
-			c.emit(Cancel{ID: id, Reason: reason})
-		}
+	if c.doom != nil {
+		c.emit(*c.doom)
+		c.doom, c.dead = nil, true
+		return
 	}
-	c.totals.Failed[reason]++
-	c.emit(FailAttempt{ID: id, Reason: reason, Class: class, Err: err})
-	c.dead = true
-}
-
-func (c *Coordinator) end(s CheckpointStats) {
-	c.history.add(s)
-	c.inflight, c.hasEnded, c.lastEnd = nil, true, c.now
-}
-
-// wrap adds the checkpoint and what was tried, and keeps class and exit code. A missing cause is not passed on as nil.
-func wrap(p *pending, class fault.Recovery, err error, what string) error {
-	if err == nil {
-		err = errors.New("no cause given")
-	}
-	return fault.New(class, fault.CodeOf(err), "checkpoint %d: %s: %w", p.id, what, err)
+	c.flush()
 }

@@ -161,16 +161,27 @@ func (s *scene) input(words []string) ([]string, error) {
 // state tells what a reader wants to follow.
 func (s *scene) state(now time.Duration) map[string]string {
 	st := map[string]string{"in flight": "none", "moved": "nobody", "leaving": "nobody", "wake": "never", "end": "no"}
-	if p := s.c.inflight; p != nil {
-		st["in flight"] = fmt.Sprintf("%d %v", p.id, p.phase)
+	var flying []string
+	for _, p := range s.c.flights {
+		flying = append(flying, fmt.Sprintf("%d %v", p.id, p.phase))
+	}
+	if len(flying) > 0 {
+		st["in flight"] = strings.Join(flying, ", ")
 	}
 	var moved, leaving []string
 	for t, ts := range s.c.tasks {
-		if ts.moved {
+		if ts.moved || ts.behind && s.c.flight(ts.with) == nil {
 			moved = append(moved, t.String())
 		}
 		if ts.leaving {
-			leaving = append(leaving, t.String())
+			name := t.String()
+			switch {
+			case ts.with == 0:
+				name += " (waits)"
+			case s.c.cfg.MaxConcurrent > 1:
+				name += " (with " + idText(ts.with) + ")"
+			}
+			leaving = append(leaving, name)
 		}
 	}
 	if slices.Sort(leaving); len(leaving) > 0 {
