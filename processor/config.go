@@ -1,15 +1,12 @@
 package processor
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"github.com/millweir/millweir/engine"
-	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -21,6 +18,27 @@ type Backend string
 const (
 	Badger Backend = "badger" // in memory, with a local copy on disk behind the commits
 	Memory Backend = "memory" // in memory only
+)
+
+// Mode is the guarantee of the checkpoints.
+type Mode string
+
+// The modes.
+const (
+	// ExactlyOnce commits outputs, source positions and state in one transaction.
+	ExactlyOnce Mode = "exactly-once"
+	// AtLeastOnce commits source positions and state together, after the outputs: those since the last checkpoint repeat
+	// after a failure. It spares the transaction and the wait for barriers.
+	AtLeastOnce Mode = "at-least-once"
+)
+
+// Retention says what becomes of the checkpoints when the service is cancelled.
+type Retention string
+
+// The retentions.
+const (
+	RetainOnCancellation Retention = "retain-on-cancellation"
+	DeleteOnCancellation Retention = "delete-on-cancellation"
 )
 
 // Config holds every setting of the service. The zero value of each but Brokers means its default; the names in
@@ -44,12 +62,53 @@ type Config struct {
 	// taken; the copy lies in a directory there that has the application's name. Default <DataDir>/local.
 	LocalDirs []string
 
+	// SyncSnapshots persists the state before processing goes on (state.backend.async: false).
+	SyncSnapshots bool
+	// FullSnapshots makes every checkpoint write the whole state (state.backend.incremental: false).
+	FullSnapshots bool
+	// MemoryThreshold in bytes: smaller runs lie in the metadata of the checkpoint instead of a file of their own
+	// (state.backend.fs.memory-threshold). Default 20 KiB, at most 1 MiB; negative: none does.
+	MemoryThreshold int64
+	// WriteBufferSize in bytes is that of the snapshot files (state.backend.fs.write-buffer-size); the larger of it and
+	// MemoryThreshold counts. Default 4096.
+	WriteBufferSize int64
+	// MemoryLimit in bytes is the budget of state in memory (state.backend.memory-limit). Default 256 MiB.
+	MemoryLimit int64
+	// SavepointsDir is where savepoints go that are asked for without a place (state.savepoints.dir). Default none.
+	SavepointsDir string
+
+	// DisabledCheckpoints takes no checkpoints (checkpointing.interval: disabled): offsets are committed as records are
+	// processed, and the state begins empty with every attempt.
+	DisabledCheckpoints bool
 	// Interval is the time between checkpoints (checkpointing.interval). Default 1 s.
 	Interval time.Duration
+	// Mode is checkpointing.mode. Default ExactlyOnce.
+	Mode Mode
 	// CheckpointTimeout aborts a checkpoint that is not complete by then (checkpointing.timeout). Default 50 s.
 	CheckpointTimeout time.Duration
 	// MinPause is the least time between two checkpoints (checkpointing.min-pause). Default 0.
 	MinPause time.Duration
+	// MaxConcurrent is the most checkpoints in flight at once (checkpointing.max-concurrent). Default 1.
+	MaxConcurrent int
+	// TolerableFailures is how many checkpoints in a row may fail without an end of the attempt
+	// (checkpointing.tolerable-failures). Default 0; negative: unlimited.
+	TolerableFailures int
+	// Unaligned lets barriers overtake the records in the channels, which become part of the snapshot
+	// (checkpointing.unaligned).
+	Unaligned bool
+	// AlignedTimeout, with Unaligned: a checkpoint starts aligned and becomes unaligned when its alignment takes longer
+	// (checkpointing.aligned-timeout). Default 0: it starts unaligned.
+	AlignedTimeout time.Duration
+	// Retention is checkpointing.retention. Default RetainOnCancellation.
+	Retention Retention
+	// PreferCheckpointForRecovery reads the checkpoint, not the savepoint that was cut at the same barrier
+	// (checkpointing.prefer-checkpoint-for-recovery).
+	PreferCheckpointForRecovery bool
+	// ForceIterations takes checkpoints although the topology has iterations in the process (checkpointing.force): what
+	// is on their edges is lost with a failure.
+	ForceIterations bool
+	// Restart is the restart strategy (restart-strategy.*). Default exponential-delay with Flink's options.
+	Restart restart.Config
 	// TransactionTimeout is the broker's (transaction.timeout). Default: TransactionTimeoutFor.
 	TransactionTimeout time.Duration
 
@@ -90,11 +149,12 @@ func TransactionTimeoutFor(interval, minPause, checkpointTimeout time.Duration) 
 	return max(time.Minute, minTransactionTimeout(interval, minPause, checkpointTimeout))
 }
 
-func minTransactionTimeout(interval, minPause, checkpointTimeout time.Duration) time.Duration {
-	return max(interval, minPause) + checkpointTimeout + 5*time.Second
-}
+// transactionReserve is what a transaction needs beyond the wait for a checkpoint and the checkpoint itself.
+const transactionReserve = 5 * time.Second
 
-var instanceName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+func minTransactionTimeout(interval, minPause, checkpointTimeout time.Duration) time.Duration {
+	return max(interval, minPause) + checkpointTimeout + transactionReserve
+}
 
 func orDefault[T comparable](v *T, def T) {
 	var zero T
@@ -114,6 +174,16 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.Interval, time.Second)
 	orDefault(&c.CheckpointTimeout, 50*time.Second)
 	orDefault(&c.TransactionTimeout, TransactionTimeoutFor(c.Interval, c.MinPause, c.CheckpointTimeout))
+	orDefault(&c.Mode, ExactlyOnce)
+	orDefault(&c.MaxConcurrent, 1)
+	if c.TolerableFailures < 0 {
+		c.TolerableFailures = -1
+	}
+	orDefault(&c.Retention, RetainOnCancellation)
+	orDefault(&c.MemoryThreshold, 20<<10)
+	orDefault(&c.WriteBufferSize, 4096)
+	orDefault(&c.MemoryLimit, 256<<20)
+	c.Restart = c.Restart.WithDefaults()
 	orDefault(&c.SessionTimeout, 10*time.Second)
 	orDefault(&c.HoldBackLimit, 64<<20)
 	orDefault(&c.UncommittedLimit, 64<<20)
@@ -124,25 +194,5 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate reports every problem at once.
-func (c Config) validate() error {
-	var errs []error
-	bad := func(cond bool, format string, args ...any) {
-		if cond {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	bad(len(c.Brokers) == 0, "no broker is given")
-	bad(c.Backend != Badger && c.Backend != Memory, "state backend %q: want badger or memory", c.Backend)
-	bad(c.RetainedCheckpoints < 1, "retained checkpoints: %d, want at least 1", c.RetainedCheckpoints)
-	bad(c.InstanceID != "" && !instanceName.MatchString(c.InstanceID), "instance id %q: want 1 to 128 letters, digits, dots, dashes or underscores", c.InstanceID)
-	bad(c.Interval < 0 || c.CheckpointTimeout < 0 || c.MinPause < 0 || c.SessionTimeout < 0 || c.ShutdownTimeout < 0, "a duration is negative")
-	bad(c.HoldBackLimit < 0 || c.UncommittedLimit < 0, "a limit is negative")
-	if least := minTransactionTimeout(c.Interval, c.MinPause, c.CheckpointTimeout); c.TransactionTimeout < least {
-		bad(true, "transaction timeout %s is too short: the larger of interval and min-pause, plus the checkpoint timeout, plus 5s, is %s", c.TransactionTimeout, least)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fault.Stopf(fault.BadFile, "configuration: %w", err)
-	}
-	return nil
-}
+// inlineBelow is the size in bytes below which runs lie in the metadata.
+func (c Config) inlineBelow() int64 { return max(c.MemoryThreshold, 0) }

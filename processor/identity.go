@@ -13,6 +13,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/rules"
 )
 
 // dataDir is the instance's own directory, locked for this process.
@@ -48,7 +49,7 @@ func (d *dataDir) instanceID() (string, error) {
 	b, err := os.ReadFile(file)
 	if err == nil {
 		id := strings.TrimSpace(string(b))
-		if !instanceName.MatchString(id) {
+		if rules.Name(id) != "" {
 			return "", fault.Stopf(fault.CheckpointDir, "%s holds %q, which is no instance id: restore it, or delete it to become a new instance", file, id)
 		}
 		return id, nil

@@ -1,0 +1,71 @@
+package rules
+
+import (
+	"net"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// Name gives what keeps a text from being a name: names become parts of topics, ids and file names.
+func Name(s string) string {
+	if s == "." || s == ".." || !namePattern.MatchString(s) {
+		return "is not a name: 1 to 128 letters, digits, dots, underscores or hyphens"
+	}
+	return ""
+}
+
+// Broker gives what keeps a text from being the address of a broker.
+func Broker(s string) string {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" {
+		return "is not host:port, for example localhost:9092"
+	}
+	if p, err := strconv.ParseUint(port, 10, 16); err != nil || p == 0 {
+		return "has no port from 1 to 65535"
+	}
+	if strings.ContainsAny(host, "/@ ") {
+		return "is not host:port, for example localhost:9092"
+	}
+	return ""
+}
+
+// Dir gives what keeps a text from being a directory, written as a path or as a file URL.
+func Dir(s string) string {
+	scheme, _, isURL := strings.Cut(s, "://")
+	switch {
+	case strings.ContainsRune(s, 0):
+		return "is not a path"
+	case !isURL:
+		return ""
+	case scheme != "file":
+		return "is not available yet; allowed: a directory, or file:///directory"
+	}
+	if u, err := url.Parse(s); err != nil || u.Host != "" || !strings.HasPrefix(u.Path, "/") || u.RawQuery != "" || u.Fragment != "" {
+		return "is not a file URL; write file:///directory"
+	}
+	return ""
+}
+
+// DirOf gives the path that a directory means which Dir accepts.
+func DirOf(s string) string {
+	if !strings.HasPrefix(s, "file://") {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return s // Dir refuses it before
+	}
+	return u.Path
+}
+
+// Path gives what keeps a text from being a path.
+func Path(s string) string {
+	if strings.ContainsRune(s, 0) || strings.Contains(s, "://") {
+		return "is not a path"
+	}
+	return ""
+}
