@@ -97,3 +97,17 @@ func (l *changeList) add(p *changePool, c change) uint32 {
 	l.blocks[i>>changeBlockShift][i&changeBlockMask] = c
 	return i
 }
+
+// count works out noops and bytes anew.
+func (l *changeList) count() {
+	l.noops, l.bytes = 0, 0
+	for i := range l.len {
+		c := l.at(i)
+		l.bytes += int64(c.keyLen) + changeOverhead
+		if c.valLen != absent {
+			l.bytes += int64(c.valLen)
+		} else if c.prevLen == absent {
+			l.noops++
+		}
+	}
+}

@@ -5,12 +5,16 @@
 // a failure rolls everything back to the committed one.
 //
 //	write ──> active ──Freeze(n)──> frozen n ──Commit(n)──> committed
-//	             └────────────────────┴──────Rollback───────────┘
+//	             ^ └──────────────────┴──────Rollback───────────┘
+//	             └──────Abandon(n)────┘
 //
 // One index entry per key, in one lookup, serves all versions: it knows the newest value and the epoch that wrote it.
 // The first write of an epoch puts the value into a new slot and appends a change {key, value, value before}; further
 // writes of the epoch go to the same slot. The list of changes is dirty list and undo log in one, so a freeze hands it
 // over, a rollback walks it backwards, and a commit leaves it as garbage to later writes, which free what it superseded.
+// A checkpoint that is given up without an end of the work gives its changes back: they are merged with the active ones,
+// one per key, and the next freeze holds them all.
+//
 // Keys and values live in chunks without Go pointers, in slots of size classes; the collector sees a few large objects,
 // whatever the number of keys. Slots that come back serve their own size class again and are never given back to
 // the system, values above 16 KiB excepted.
@@ -19,13 +23,16 @@
 //
 //	I1  Between the freeze and the commit or rollback of a checkpoint, no byte that its Frozen shows changes.
 //	I2  Freeze costs the same for any number of keys and changes. Commit walks no change: each later change works off
-//	    two old ones, so garbage never exceeds what was uncommitted at most. Rollback is one step per change it drops.
+//	    two old ones, so garbage never exceeds what was uncommitted at most. Rollback is one step per change it drops,
+//	    Abandon one per change that it gives up or that is active.
 //	I3  A slot has exactly one owner: a free list, an entry, the newest value of a key, or the value before a change that
 //	    is not recycled yet.
 //	I4  A change that is recycled looks at its entry only if the change may have left the key without a value, and then
 //	    the entry still exists. At most one change frees an entry.
-//	I5  Nothing is recycled while a Frozen of that garbage is being read, even if the reader broke the rule to finish
-//	    before the commit; a read that starts after it yields nothing and makes Frozen.Err report ErrReleased.
+//	I5  Nothing is recycled while a closed Frozen that may show it is being read: one that was given up, or whose reader
+//	    broke the rule to finish before the commit. A value that such a reader may see is never changed in place either:
+//	    the first write after an Abandon takes a new slot. A read that starts after the Frozen was closed yields nothing
+//	    and makes Frozen.Err report ErrReleased.
 //	I6  There is at most one change per key and epoch. One that inserts a key and takes it back is not part of Frozen.
 //	I7  A write that the store cannot take (limits) makes Err, and the next Frozen's Err, report it until Rollback. It
 //	    never panics.
@@ -44,6 +51,7 @@
 // Files:
 //
 //	store.go    Store: tables, freeze, commit, rollback, load
+//	abandon.go  Store: changes that become active again
 //	table.go    Table: get, put, upsert, delete, all
 //	frozen.go   Frozen and its iterators          sort.go     the order of Sorted
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback

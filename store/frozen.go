@@ -8,8 +8,8 @@ import (
 	"github.com/millweir/millweir/element"
 )
 
-// ErrReleased is what Frozen.Err reports when a Frozen was read after Commit or Rollback had closed it.
-var ErrReleased = errors.New("frozen state read after it was committed or rolled back")
+// ErrReleased is what Frozen.Err reports when a Frozen was read after Commit, Rollback or Abandon had closed it.
+var ErrReleased = errors.New("frozen state read after it was committed, given up or rolled back")
 
 // Entry is one change of a Frozen. Key and Value alias the store's memory and must not be changed.
 type Entry struct {
@@ -20,8 +20,8 @@ type Entry struct {
 }
 
 // Frozen holds the changes of one epoch with the values they had at the freeze. One other goroutine may read it while
-// the store's owner goes on writing. Everything it yields is valid until the store commits or rolls back the checkpoint,
-// and an iteration that is still running then is safe to its end: its memory is recycled only afterwards.
+// the store's owner goes on writing. Everything it yields is valid until the store commits, gives up or rolls back the
+// checkpoint, and an iteration that is still running then is safe to its end: its memory is recycled only afterwards.
 type Frozen struct {
 	id     element.CheckpointID
 	epoch  uint32

@@ -91,6 +91,7 @@ type program struct {
 	tables []*Table
 	m      *model
 	next   element.CheckpointID
+	held   []*heldReader // iterations that stand still meanwhile
 }
 
 var (
@@ -125,9 +126,13 @@ func TestStoreFollowsTheModel(t *testing.T) {
 			"freeze":   p.freeze,
 			"commit":   p.commit,
 			"rollback": p.rollback,
+			"abandon":  p.abandon,
+			"hold":     p.hold,
+			"read on":  p.readOn,
 			"load":     p.several(p.load),
 			"":         p.check,
 		})
+		p.endReaders(t)
 		audit(t, p.s)
 	})
 }
@@ -225,6 +230,7 @@ func (p *program) load(t *rapid.T, table int, key []byte) {
 	if len(p.m.frozen) > 0 || len(p.m.active) > 0 {
 		return
 	}
+	p.endReaders(t) // what is being read must not be loaded over
 	name := fmt.Sprint("t", table)
 	if rapid.Bool().Draw(t, "delete") {
 		require.NoError(t, p.s.LoadDelete(name, key))

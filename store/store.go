@@ -55,6 +55,11 @@ type Store struct {
 	frozen []*Frozen
 	lastID element.CheckpointID
 	err    error
+
+	// After an Abandon:
+	carried   uint32     // epoch of the keys whose change is active, but whose value a reader may see; or noEpoch
+	scraps    changeList // slots of values between, that go to the garbage next
+	lingering []*Frozen  // closed, but were still being read when last looked at
 }
 
 // New makes an empty store.
@@ -64,7 +69,7 @@ func New(cfg Config) *Store {
 	cfg.MaxBytes = limited(cfg.MaxBytes, DefaultMaxBytes)
 	return &Store{
 		cfg: cfg, seed: maphash.MakeSeed(), arena: newArena(cfg.MaxBytes),
-		byName: make(map[string]*Table), epoch: 1, pool: changePool{keep: 1},
+		byName: make(map[string]*Table), epoch: 1, carried: noEpoch, pool: changePool{keep: 1},
 	}
 }
 
@@ -116,6 +121,8 @@ func (s *Store) Freeze(id element.CheckpointID) *Frozen {
 	}
 	s.pool.keep = max(1, 2*blocks, s.pool.keep-s.pool.keep/8)
 	s.epoch++
+	s.carried = noEpoch
+	s.discardScraps()
 	s.frozen = append(s.frozen, f)
 	return f
 }
@@ -128,10 +135,11 @@ func (s *Store) Commit(id element.CheckpointID) {
 		if f.id > id {
 			break
 		}
-		f.closed.Store(true)
+		s.close([]*Frozen{f})
+		gates := s.gates()
 		for i := range f.lists {
 			if f.lists[i].len > 0 {
-				s.garbage.push(garbage{table: s.tables[i], list: f.lists[i], epoch: f.epoch, gates: []*Frozen{f}})
+				s.garbage.push(garbage{table: s.tables[i], list: f.lists[i], epoch: f.epoch, gates: gates})
 			} else {
 				s.pool.releaseList(f.lists[i].blocks)
 			}
@@ -146,15 +154,18 @@ func (s *Store) Commit(id element.CheckpointID) {
 // Rollback drops the active changes and every Frozen: the store is again as the last Commit left it. It costs one step
 // per dropped change. The Frozens are closed; their readers must be finished. Err is cleared.
 func (s *Store) Rollback() {
-	gates := s.frozen
+	frozen := s.frozen
+	s.close(frozen)
+	gates := s.gates()
 	s.frozen = nil
 	s.epoch++
+	s.carried = noEpoch
 	for i, t := range s.tables {
 		lists := []changeList{t.active} // newest first
 		t.active = s.pool.list()
-		for j := len(gates) - 1; j >= 0; j-- {
-			if i < len(gates[j].lists) {
-				lists = append(lists, gates[j].lists[i])
+		for j := len(frozen) - 1; j >= 0; j-- {
+			if i < len(frozen[j].lists) {
+				lists = append(lists, s.unread(frozen[j], i))
 			}
 		}
 		for _, l := range lists {
@@ -164,9 +175,7 @@ func (s *Store) Rollback() {
 			s.drop(t, l, gates)
 		}
 	}
-	for _, f := range gates {
-		f.closed.Store(true)
-	}
+	s.discardScraps()
 	s.epoch++
 	s.err = nil
 }
@@ -183,6 +192,20 @@ func (s *Store) undo(t *Table, l changeList) {
 		}
 		e.val, e.valLen, e.epoch, e.change = c.prev, c.prevLen, s.epoch, 0
 	}
+}
+
+// unread gives a list of a closed Frozen, or a copy while a reader may look at it: drop changes it.
+func (s *Store) unread(f *Frozen, table int) changeList {
+	l := f.lists[table]
+	if f.readers.Load() == 0 {
+		return l
+	}
+	c := s.pool.list()
+	for i := range l.len {
+		c.add(&s.pool, *l.at(i))
+	}
+	s.giveBack(l, false)
+	return c
 }
 
 // drop hands an undone list to the garbage. Of the changes that leave a key without a value only one may take its entry
@@ -268,8 +291,9 @@ func (s *Store) loadable(table string, key, value []byte) (*Table, error) {
 	if !s.fits(len(key), len(value)) {
 		return nil, s.err
 	}
-	// Garbage may name entries that loading takes away.
-	if s.drain(math.MaxInt); !s.garbage.empty() {
+	// Garbage may name entries that loading takes away, and a reader may see what it writes in place.
+	s.close(nil)
+	if s.drain(math.MaxInt); !s.garbage.empty() || len(s.lingering) > 0 {
 		return nil, fault.Restartf(fault.Failed, "state %q: loaded while a snapshot is being read", table)
 	}
 	return t, nil
@@ -314,6 +338,7 @@ func (s *Store) fail(err error) {
 // reclaim works off all garbage for a write that found the store full, and says whether trying again makes sense. If not,
 // Err reports it.
 func (s *Store) reclaim() bool {
+	s.discardScraps()
 	if before := s.garbage; !before.empty() {
 		if s.drain(math.MaxInt); s.garbage.head != before.head {
 			return true

@@ -208,13 +208,17 @@ func (t *Table) set(e *entry, r ref, n uint32) ([]byte, bool) {
 
 // record makes v the entry's value and appends the change to the active epoch, of which it is the first for this key.
 func (t *Table) record(e *entry, r ref, v ref, n uint32) {
-	t.active.bytes += int64(e.keyLen) + changeOverhead
-	if n != absent {
-		t.active.bytes += int64(n)
+	if e.epoch == t.s.carried {
+		t.renew(e, v, n)
+	} else {
+		t.active.bytes += int64(e.keyLen) + changeOverhead
+		if n != absent {
+			t.active.bytes += int64(n)
+		}
+		e.change = t.active.add(&t.s.pool, change{
+			entry: r, keyLen: e.keyLen, val: v, valLen: n, prev: e.val, prevLen: e.valLen})
+		e.val, e.valLen, e.epoch = v, n, t.s.epoch
 	}
-	e.change = t.active.add(&t.s.pool, change{
-		entry: r, keyLen: e.keyLen, val: v, valLen: n, prev: e.val, prevLen: e.valLen})
-	e.val, e.valLen, e.epoch = v, n, t.s.epoch
 	// Only now: the garbage may hold the deletion of this very key, which must find that the key is in use again.
 	t.s.drain(drainPerChange)
 }
