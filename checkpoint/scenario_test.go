@@ -24,7 +24,7 @@ var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios in
 //	# comments, which tell the story,
 //	inputs, one per line: the time, the input, its arguments,
 //	    -> an action that the input gave
-//	    =  what changed: the checkpoint in flight, who has moved, who leaves, when Tick is due
+//	    =  what changed: the checkpoints in flight, who has moved, who leaves, which savepoints are owed, when Tick is due
 //
 // The indented lines are golden output. `go test ./checkpoint -rewrite` writes them anew; read the difference.
 func TestScenarios(t *testing.T) {
@@ -104,6 +104,14 @@ func newScene(args []string) (*scene, error) {
 			cfg.First, err = time.ParseDuration(value)
 		case "min-pause":
 			cfg.MinPause, err = time.ParseDuration(value)
+		case "transaction":
+			cfg.TransactionTimeout, err = time.ParseDuration(value)
+		case "max-concurrent":
+			cfg.MaxConcurrent, err = strconv.Atoi(value)
+		case "tolerable":
+			if cfg.TolerableFailures = Unlimited; value != "unlimited" {
+				cfg.TolerableFailures, err = strconv.Atoi(value)
+			}
 		case "last":
 			last, err = strconv.ParseUint(value, 10, 64)
 		default:
@@ -130,8 +138,11 @@ func (s *scene) input(words []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if words[1] == "stats" {
+	switch words[1] {
+	case "stats":
 		return s.stats(), nil
+	case "unserved":
+		return []string{fmt.Sprintf("=  unserved: %v", s.c.Unserved())}, nil
 	}
 	actions, err := s.feed(now, words[1], words[2:])
 	if err != nil {
@@ -142,7 +153,7 @@ func (s *scene) input(words []string) ([]string, error) {
 		out = append(out, "-> "+a.String())
 	}
 	state := s.state(now)
-	for _, k := range []string{"in flight", "moved", "leaving", "wake", "end"} {
+	for _, k := range []string{"in flight", "moved", "leaving", "savepoints", "failures", "wake", "end"} {
 		if state[k] != s.shown[k] {
 			out = append(out, "=  "+k+": "+state[k])
 		}
@@ -160,7 +171,7 @@ func (s *scene) input(words []string) ([]string, error) {
 
 // state tells what a reader wants to follow.
 func (s *scene) state(now time.Duration) map[string]string {
-	st := map[string]string{"in flight": "none", "moved": "nobody", "leaving": "nobody", "wake": "never", "end": "no"}
+	st := map[string]string{"in flight": "none", "moved": "nobody", "leaving": "nobody", "savepoints": "none", "failures": "none", "wake": "never", "end": "no"}
 	var flying []string
 	for _, p := range s.c.flights {
 		flying = append(flying, fmt.Sprintf("%d %v", p.id, p.phase))
@@ -190,6 +201,12 @@ func (s *scene) state(now time.Duration) map[string]string {
 	if slices.Sort(moved); len(moved) > 0 {
 		st["moved"] = strings.Join(moved, " ")
 	}
+	if ids := s.c.Unserved(); len(ids) > 0 {
+		st["savepoints"] = strings.Join(ids, " ")
+	}
+	if n := s.c.failures; n > 0 {
+		st["failures"] = fmt.Sprintf("%d in a row", n)
+	}
 	if d, ok := s.c.NextWake(now); ok {
 		st["wake"] = "at " + (now + d).String()
 	}
@@ -207,8 +224,20 @@ func (s *scene) stats() []string {
 			r.ID, r.Reason, r.Phase, r.Failure.Label(), r.MovedTasks, r.Tasks, r.StartDelay, r.Slowest, r.Sync, r.StateBytes),
 			fmt.Sprintf("=    barriers %v, flush %v, persist %v (%d B, %d entries, %d files), root %v, commit %v, end to end %v",
 				r.Barriers, r.Flush, r.Persist, r.DeltaBytes, r.Entries, r.Files, r.Root, r.Commit, r.EndToEnd))
+		if r.Alignment > 0 || r.Buffered > 0 || r.Unaligned || r.Waited > 0 || r.FullBytes != r.StateBytes || r.Savepoints > 0 {
+			out = append(out, fmt.Sprintf("=    alignment %v, %d records (%d B) buffered, unaligned %v, waited %v, full %d B, savepoints %d",
+				r.Alignment, r.Buffered, r.BufferedBytes, r.Unaligned, r.Waited, r.FullBytes, r.Savepoints))
+		}
 	}
 	t := st.Totals
+	for f := range NumFailureReasons {
+		if t.Abandoned[f] > 0 {
+			out = append(out, fmt.Sprintf("=  abandoned (%s): %d", f.Label(), t.Abandoned[f]))
+		}
+		if t.Failed[f] > 0 && s.c.cfg.TolerableFailures != 0 {
+			out = append(out, fmt.Sprintf("=  failed (%s): %d", f.Label(), t.Failed[f]))
+		}
+	}
 	return append(out, fmt.Sprintf("=  totals: triggered %d, completed %d, skipped %d, %d B, %d entries, answers %v",
 		t.Triggered, t.Completed, t.Skipped, t.DeltaBytes, t.Entries, t.Answers))
 }
@@ -243,6 +272,8 @@ func (s *scene) feed(now time.Duration, input string, args []string) ([]Action, 
 	case "raise":
 		n, err := strconv.ParseUint(strings.Join(args, " "), 10, 64)
 		return c.Raise(now, element.CheckpointID(n)), err
+	case "savepoint":
+		return c.RequestSavepoint(now, strings.Join(args, " ")), nil
 	case "request":
 		i := slices.Index(reasonTexts[:], strings.Join(args, " "))
 		if i < 0 {
@@ -313,7 +344,8 @@ func parseTask(s string) (element.TaskID, error) {
 	return element.TaskID{Source: s[:i], Partition: int32(n)}, err
 }
 
-// parseAck reads topic/partition@offset, still, state=, sync=, delay=. Without still the task has moved.
+// parseAck reads topic/partition@offset, still, unaligned, state=, sync=, delay=, align=, buffered=RECORDS/BYTES. Without
+// still the task has moved.
 func parseAck(args []string) (TaskAck, error) {
 	ack := TaskAck{Moved: true}
 	for _, a := range args {
@@ -321,6 +353,12 @@ func parseAck(args []string) (TaskAck, error) {
 		switch name, value, _ := strings.Cut(a, "="); name {
 		case "still":
 			ack.Moved = false
+		case "unaligned":
+			ack.Unaligned = true
+		case "align":
+			ack.Alignment, err = time.ParseDuration(value)
+		case "buffered":
+			_, err = fmt.Sscanf(value, "%d/%d", &ack.Buffered, &ack.BufferedBytes)
 		case "state":
 			ack.StateBytes, err = strconv.ParseInt(value, 10, 64)
 		case "sync":
@@ -341,7 +379,7 @@ func parseAck(args []string) (TaskAck, error) {
 	return ack, nil
 }
 
-// parseStats reads bytes=, entries=, files=.
+// parseStats reads bytes=, entries=, files=, full=.
 func parseStats(args []string) (PersistStats, error) {
 	var st PersistStats
 	for _, a := range args {
@@ -357,6 +395,8 @@ func parseStats(args []string) (PersistStats, error) {
 			st.Entries = n
 		case "files":
 			st.Files = n
+		case "full":
+			st.FullBytes = n
 		default:
 			return st, fmt.Errorf("unknown figure %q", name)
 		}
