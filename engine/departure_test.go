@@ -119,11 +119,11 @@ type brittle struct {
 	failed *atomic.Bool
 }
 
-func (b brittle) Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+func (b brittle) Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
 	if b.failed.CompareAndSwap(false, true) {
 		return snapshot.Stats{}, errors.New("the disk is slow today")
 	}
-	return b.Checkpoints.Restore(ctx, entry, apply)
+	return b.Checkpoints.Restore(ctx, entry, keep, apply)
 }
 
 // The feeder pauses a partition for a task whose stay is over by then, and the partition is back already: the pause must

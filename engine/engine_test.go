@@ -56,7 +56,7 @@ type failing struct {
 	persist, root func() error
 }
 
-func (f failing) Persist(ctx context.Context, name element.CheckpointName, d []snapshot.TaskDelta) ([]snapshot.RunRef, error) {
+func (f failing) Persist(ctx context.Context, name element.CheckpointName, d []snapshot.TaskDelta) ([]snapshot.Persisted, error) {
 	if f.persist != nil {
 		if err := f.persist(); err != nil {
 			return nil, err

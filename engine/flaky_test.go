@@ -63,7 +63,7 @@ type flakyStore struct {
 	f *flaky
 }
 
-func (s flakyStore) Persist(ctx context.Context, name element.CheckpointName, d []snapshot.TaskDelta) (refs []snapshot.RunRef, err error) {
+func (s flakyStore) Persist(ctx context.Context, name element.CheckpointName, d []snapshot.TaskDelta) (refs []snapshot.Persisted, err error) {
 	return refs, s.f.attempt(3, func() (err error) { refs, err = s.Checkpoints.Persist(ctx, name, d); return err })
 }
 
@@ -79,10 +79,10 @@ func (s flakyStore) MarkCommitted(ctx context.Context, ref snapshot.RootRef) err
 	return s.f.attempt(20, func() error { return s.Checkpoints.MarkCommitted(ctx, ref) })
 }
 
-func (s flakyStore) Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+func (s flakyStore) Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
 	planted, _ := s.f.fails(15)
 	left := s.f.draw(5)
-	return s.Checkpoints.Restore(ctx, entry, func(e snapshot.Entry) error {
+	return s.Checkpoints.Restore(ctx, entry, keep, func(e snapshot.Entry) error {
 		if left--; left < 0 && planted != nil {
 			return planted
 		}

@@ -115,7 +115,7 @@ type Committer interface {
 
 // Checkpoints keeps snapshots. *snapshot.Repository is one.
 type Checkpoints interface {
-	Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.RunRef, error)
+	Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.Persisted, error)
 	WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error)
 	LoadRoots(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)
 	// Stored gives the newest root of every task that the directory knows.
@@ -127,7 +127,7 @@ type Checkpoints interface {
 	LoadVerified(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)
 	Survey(ctx context.Context) ([]snapshot.RootInfo, error)
 	MarkCommitted(ctx context.Context, ref snapshot.RootRef) error
-	Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error)
+	Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error)
 	Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error)
 	// Forget says that a merged run will not be used: Clean may remove it.
 	Forget(ref snapshot.RunRef)

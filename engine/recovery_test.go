@@ -28,10 +28,10 @@ type reading struct {
 	after  int           // entries
 }
 
-func (r reading) Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+func (r reading) Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
 	n := 0
 	breaks := len(entry.Runs) > 0 && r.breaks.Add(-1) >= 0
-	return r.Checkpoints.Restore(ctx, entry, func(e snapshot.Entry) error {
+	return r.Checkpoints.Restore(ctx, entry, keep, func(e snapshot.Entry) error {
 		if n++; breaks && n > r.after {
 			return errPlanted
 		}
@@ -104,7 +104,7 @@ func TestAStateNewInTheTopologySurvivesARollBack(t *testing.T) {
 		root, err := w.repo.ReadRoot(t.Context(), h.Root)
 		require.NoError(t, err)
 		for _, task := range root.Tasks {
-			_, err := w.repo.Restore(t.Context(), task, func(e snapshot.Entry) error {
+			_, err := w.repo.Restore(t.Context(), task, nil, func(e snapshot.Entry) error {
 				restored[task.States[e.State].Name]++
 				return nil
 			})
@@ -371,9 +371,9 @@ type watched struct {
 	look func()
 }
 
-func (w watched) Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+func (w watched) Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
 	w.look()
-	return w.Checkpoints.Restore(ctx, entry, apply)
+	return w.Checkpoints.Restore(ctx, entry, keep, apply)
 }
 
 // A state in memory that turns out to be of no use is let go before its successor is read: large states must not be there

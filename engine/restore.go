@@ -137,7 +137,7 @@ func (a *attempt) loadState(ctx context.Context, t *owned) (snapshot.Stats, erro
 			return snapshot.Stats{}, err
 		}
 	}
-	return a.r.ports.Checkpoints.Restore(ctx, t.committed, t.state.Load)
+	return a.r.ports.Checkpoints.Restore(ctx, t.committed, nil, t.state.Load)
 }
 
 // newState makes an empty store with all states of a task registered.

@@ -56,7 +56,8 @@ func (a *attempt) persist(id element.CheckpointID) {
 			e.err = fmt.Errorf("write changes of checkpoint %s: %w", name, err)
 			return e
 		}
-		for i, ref := range refs {
+		for i := range refs {
+			ref := refs[i].Run
 			if ref.IsZero() {
 				continue // nothing changed in this task
 			}

@@ -24,7 +24,7 @@ type slowUpload struct {
 	next *atomic.Int64 // nanoseconds that the next upload takes longer
 }
 
-func (u slowUpload) Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.RunRef, error) {
+func (u slowUpload) Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.Persisted, error) {
 	time.Sleep(time.Duration(u.next.Swap(0)))
 	return u.Checkpoints.Persist(ctx, name, deltas)
 }

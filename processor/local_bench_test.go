@@ -95,7 +95,7 @@ func BenchmarkRestore(b *testing.B) {
 					require.True(b, ok)
 					require.Zero(b, stats.Bytes())
 				} else {
-					_, err := l.repo.Restore(b.Context(), entry, s.Load)
+					_, err := l.repo.Restore(b.Context(), entry, nil, s.Load)
 					require.NoError(b, err)
 				}
 				require.Equal(b, 1_000_000, s.Len())

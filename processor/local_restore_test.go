@@ -23,7 +23,7 @@ const setAside = "it is set aside"
 // stateOf is what the files say of a task.
 func (l *line) stateOf(entry snapshot.TaskEntry) map[string]string {
 	want := map[string]string{}
-	_, err := l.repo.Restore(l.t.Context(), entry, collect(entry, want))
+	_, err := l.repo.Restore(l.t.Context(), entry, nil, collect(entry, want))
 	require.NoError(l.t, err)
 	return want
 }

@@ -113,9 +113,7 @@ func (l *line) checkpoint(changes map[element.TaskID][]snapshot.Entry) {
 	root := &snapshot.Root{Name: name, Predecessor: l.root, ClusterID: "c"}
 	for i, d := range deltas {
 		e := l.entries[d.Task]
-		if !refs[i].IsZero() {
-			e.Runs = append(slices.Clone(e.Runs), refs[i])
-		}
+		e.Runs = d.Chain(e.Runs, refs[i].Run)
 		l.entries[d.Task] = e
 		root.Tasks = append(root.Tasks, e)
 	}
@@ -172,7 +170,7 @@ func requireCopies(t testing.TB, local *store.Local, repo *snapshot.Repository, 
 	t.Helper()
 	for _, e := range entries {
 		want, got := map[string]string{}, map[string]string{}
-		_, err := repo.Restore(t.Context(), e, func(en snapshot.Entry) error {
+		_, err := repo.Restore(t.Context(), e, nil, func(en snapshot.Entry) error {
 			k := e.States[en.State].Name + "|" + string(en.Key)
 			if delete(want, k); !en.Deleted {
 				want[k] = string(en.Value)

@@ -55,7 +55,7 @@ func BenchmarkPersist100k(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := r.st.Delete(ctx, refs[0].File); err != nil {
+		if err := r.st.Delete(ctx, refs[0].Run.File); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -67,7 +67,7 @@ func BenchmarkRestoreAndMerge100k(b *testing.B) {
 	for i := 1; i <= 4; i++ {
 		refs, err := r.Persist(ctx, nameOf(i, 1), []TaskDelta{benchDelta(100_000, e.ChainEnd(), element.CheckpointID(i))})
 		require.NoError(b, err)
-		e.Runs = append(e.Runs, refs[0])
+		e.Runs = append(e.Runs, refs[0].Run)
 	}
 	b.Run("restore4", func(b *testing.B) {
 		b.ReportAllocs()

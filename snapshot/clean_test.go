@@ -68,7 +68,7 @@ func TestCleanKeepsTheNewestCommitted(t *testing.T) {
 	_, err = r.Clean(ctx, []RootRef{*prev})
 	require.NoError(t, err)
 	root.Name, root.Predecessor = nameOf(10, 1), prev
-	root.Tasks[0].Runs = append(root.Tasks[0].Runs, packs[0])
+	root.Tasks[0].Runs = append(root.Tasks[0].Runs, packs[0].Run)
 	_, err = r.WriteRoot(ctx, root)
 	require.NoError(t, err)
 	_, err = r.Verify(ctx, root.Tasks[0])
@@ -366,8 +366,8 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 					e := TaskEntry{Task: id, States: counts, Positions: []element.Position{position(id.Partition, int64(next))}, Runs: slices.Clone(chain[id])}
 					refs, err := r.Persist(ctx, nameOf(next, next*10+int(id.Partition)), []TaskDelta{delta(id, counts, int(e.ChainEnd()), next, changes[id])})
 					require.NoError(rt, err)
-					if !refs[0].IsZero() {
-						e.Runs = append(e.Runs, refs[0])
+					if !refs[0].Run.IsZero() {
+						e.Runs = append(e.Runs, refs[0].Run)
 					}
 					root.Tasks = append(root.Tasks, e)
 				}

@@ -331,9 +331,7 @@ func (c *cluster) checkpoint(p *proc, commit, mark bool) {
 		return
 	}
 	for i, ref := range refs {
-		if !ref.IsZero() {
-			root.Tasks[i].Runs = append(root.Tasks[i].Runs, ref)
-		}
+		root.Tasks[i].Runs = deltas[i].Chain(root.Tasks[i].Runs, ref.Run)
 	}
 	ref, err := p.r.WriteRoot(ctx, root)
 	for id, epoch := range epochs {
@@ -387,7 +385,7 @@ func (c *cluster) zombieWrites() {
 			e := TaskEntry{Task: id, States: counts, Runs: chain}
 			refs, err := p.r.Persist(ctx, nameOf(p.last, p.inc*1000+int(id.Partition)), []TaskDelta{delta(id, counts, int(e.ChainEnd()), p.last, change{"totals/acc|x": val("zombie")})})
 			if err == nil {
-				e.Runs = append(e.Runs, refs[0])
+				e.Runs = append(e.Runs, refs[0].Run)
 				root.Tasks = append(root.Tasks, e)
 			}
 		}

@@ -139,18 +139,28 @@ func (c *cursor) end() error {
 
 // sealed checks magic, version and the CRC32C at the end, and gives the bytes between.
 func sealed(b []byte, magic string, version byte) ([]byte, error) {
+	body, v, err := sealedUpTo(b, magic, version)
+	if err == nil && v != version {
+		return nil, formatf("format version %d, this program reads %d", v, version)
+	}
+	return body, err
+}
+
+// sealedUpTo is sealed for a format of which all versions up to the newest are read. It gives the version too.
+func sealedUpTo(b []byte, magic string, newest byte) ([]byte, byte, error) {
 	head := len(magic) + 1
+	fail := func(format string, args ...any) ([]byte, byte, error) { return nil, 0, formatf(format, args...) }
 	switch {
 	case len(b) < len(magic) || string(b[:len(magic)]) != magic:
-		return nil, formatf("not one of our files: it does not begin with %q", magic)
+		return fail("not one of our files: it does not begin with %q", magic)
 	case len(b) < head+4:
-		return nil, formatf("%d bytes are too few", len(b))
+		return fail("%d bytes are too few", len(b))
 	case binary.BigEndian.Uint32(b[len(b)-4:]) != crc32c(b[:len(b)-4]):
-		return nil, formatf("checksum mismatch")
-	case b[len(magic)] != version:
-		return nil, formatf("format version %d, this program reads %d", b[len(magic)], version)
+		return fail("checksum mismatch")
+	case b[len(magic)] == 0 || b[len(magic)] > newest:
+		return fail("format version %d, this program reads up to %d", b[len(magic)], newest)
 	}
-	return b[head : len(b)-4], nil
+	return b[head : len(b)-4], b[len(magic)], nil
 }
 
 func seal(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32c(b)) }

@@ -206,14 +206,14 @@ func TestNoDamagedByteReachesTheCaller(t *testing.T) {
 	for _, e := range d.root.Tasks {
 		genuine := map[string]bool{}
 		key := func(en Entry) string { return fmt.Sprintf("%d %q %q %t", en.State, en.Key, en.Value, en.Deleted) }
-		_, err := d.r.Restore(ctx, e, func(en Entry) error { genuine[key(en)] = true; return nil })
+		_, err := d.r.Restore(ctx, e, nil, func(en Entry) error { genuine[key(en)] = true; return nil })
 		require.NoError(t, err)
 		for _, run := range e.Runs {
 			for i := run.Offset; i < run.Offset+run.Length; i++ {
 				b := append([]byte(nil), d.files[run.File]...)
 				b[i] ^= 1 << (i % 8)
 				replaceFile(t, d.m, run.File, b)
-				_, err := d.r.Restore(ctx, e, func(en Entry) error {
+				_, err := d.r.Restore(ctx, e, nil, func(en Entry) error {
 					require.True(t, genuine[key(en)], "byte %d: %s", i, key(en))
 					return nil
 				})

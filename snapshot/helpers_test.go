@@ -101,7 +101,7 @@ func (m model) String() string {
 
 func restoreModel(r *Repository, e TaskEntry) (model, error) {
 	m := model{}
-	_, err := r.Restore(ctx, e, func(en Entry) error {
+	_, err := r.Restore(ctx, e, nil, func(en Entry) error {
 		sk := e.States[en.State].Name + "|" + string(en.Key)
 		if en.Deleted {
 			m.apply(change{sk: nil})
@@ -138,9 +138,7 @@ func checkpoint(r *Repository, name element.CheckpointName, prev *RootRef, prevR
 		return RootRef{}, nil, err
 	}
 	for i, ref := range refs {
-		if !ref.IsZero() {
-			root.Tasks[i].Runs = append(root.Tasks[i].Runs, ref)
-		}
+		root.Tasks[i].Runs = deltas[i].Chain(root.Tasks[i].Runs, ref.Run)
 	}
 	ref, err := r.WriteRoot(ctx, root)
 	return ref, root, err
@@ -189,4 +187,18 @@ func listAll(t testing.TB, r *Repository) []string {
 		out = append(out, f.Name)
 	}
 	return out
+}
+
+// writeDelta writes one run.
+func writeDelta(w *runWriter, name element.CheckpointName, d *TaskDelta) (RunRef, error) {
+	if err := w.begin(runHeader{Name: name, Task: d.Task, From: d.From, To: d.To, Full: d.Full, States: d.States}); err != nil {
+		return RunRef{}, err
+	}
+	var e Entry
+	for e = range d.Entries {
+		if err := w.add(&e); err != nil {
+			return RunRef{}, err
+		}
+	}
+	return w.finish()
 }

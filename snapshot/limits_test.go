@@ -36,11 +36,11 @@ func TestMemoryDoesNotGrowWithTheState(t *testing.T) {
 	for i := 1; i <= 3; i++ {
 		refs, err := r.Persist(ctx, nameOf(i, 1), []TaskDelta{bigDelta(20_000, e.ChainEnd(), element.CheckpointID(i))})
 		require.NoError(t, err)
-		e.Runs = append(e.Runs, refs[0])
+		e.Runs = append(e.Runs, refs[0].Run)
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	st, err := r.Restore(ctx, e, func(Entry) error { return nil })
+	st, err := r.Restore(ctx, e, nil, func(Entry) error { return nil })
 	require.NoError(t, err)
 	require.EqualValues(t, 60_000, st.DeltaEntries)
 	require.Greater(t, st.DeltaBytes, int64(60_000*1024))
@@ -89,12 +89,12 @@ func TestCancellationReleasesFiles(t *testing.T) {
 	r := openRepo(t, m, "i-0")
 	refs, err := r.Persist(ctx, nameOf(1, 1), []TaskDelta{bigDelta(2000, 0, 1)})
 	require.NoError(t, err)
-	e := TaskEntry{Task: taskA, States: counts[:1], Runs: refs}
+	e := TaskEntry{Task: taskA, States: counts[:1], Runs: []RunRef{refs[0].Run}}
 	files := listAllRaw(t, m)
 
 	ended, cancel := context.WithCancel(ctx)
 	n := 0
-	_, err = r.Restore(ended, e, func(Entry) error {
+	_, err = r.Restore(ended, e, nil, func(Entry) error {
 		if n++; n == 5 {
 			cancel()
 		}

@@ -33,9 +33,14 @@ type Local struct {
 	known map[string]bool // directories that are durable
 	busy  map[string]bool // temporary files being written
 	swept map[string]bool // directories that were swept before
+
+	buffers sync.Pool // *bufio.Writer
 }
 
-var _ Storage = (*Local)(nil)
+var (
+	_ Storage  = (*Local)(nil)
+	_ Buffered = (*Local)(nil)
+)
 
 // OpenLocal opens a directory as Storage, making it when it is not there, and checks that it can be read and
 // written. Errors are faults with code CheckpointDir that name the directory and the reason.
@@ -70,7 +75,14 @@ func OpenLocalReadOnly(dir string) (*Local, error) {
 
 // NewLocal makes Storage of a file system; dir is how messages name it. The file system is closed with the Local.
 func NewLocal(fsys vfs.FS, dir string) *Local {
-	return &Local{fs: fsys, dir: dir, id: randomHex(), known: map[string]bool{".": true}, busy: map[string]bool{}, swept: map[string]bool{}}
+	l := &Local{fs: fsys, dir: dir, id: randomHex(), known: map[string]bool{".": true}, busy: map[string]bool{}, swept: map[string]bool{}}
+	l.SetWriteBuffer(DefaultWriteBufferSize)
+	return l
+}
+
+// SetWriteBuffer sets the bytes that a Put collects before it writes.
+func (l *Local) SetWriteBuffer(bytes int) {
+	l.buffers.New = func() any { return bufio.NewWriterSize(nil, bytes) }
 }
 
 // probe writes and removes a temporary file, so that a directory that cannot be written is refused at the start and
@@ -130,7 +142,7 @@ func (l *Local) put(ctx context.Context, name string, write func(io.Writer) erro
 	}
 	defer l.setBusy(tmp, false)
 	w := &putWriter{ctx: ctx, f: f}
-	err = w.fill(write)
+	err = w.fill(&l.buffers, write)
 	if err == nil {
 		err = syncFile(f, strings.HasSuffix(name, rootSuffix))
 	}
@@ -372,16 +384,12 @@ type putWriter struct {
 	crc uint32
 }
 
-const putBuffer = 128 << 10
-
-var putBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, putBuffer) }}
-
-func (w *putWriter) fill(write func(io.Writer) error) error {
-	b := putBuffers.Get().(*bufio.Writer)
+func (w *putWriter) fill(buffers *sync.Pool, write func(io.Writer) error) error {
+	b := buffers.Get().(*bufio.Writer)
 	b.Reset(w)
 	defer func() {
 		b.Reset(nil)
-		putBuffers.Put(b)
+		buffers.Put(b)
 	}()
 	if err := write(b); err != nil {
 		return err

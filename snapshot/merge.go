@@ -30,7 +30,7 @@ func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, ent
 	if err := checkStates(entry.States); err != nil {
 		return RunRef{}, fmt.Errorf("merge %s: task %s: %w", name, entry.Task, err)
 	}
-	if _, err := r.Verify(ctx, entry); err != nil {
+	if _, err := r.verifyState(ctx, entry); err != nil {
 		return RunRef{}, err
 	}
 	m := &merger{repo: r, ctx: ctx, entry: entry}

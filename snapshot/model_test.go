@@ -27,9 +27,9 @@ func TestChainsRestoreAndMergeLikeAMap(t *testing.T) {
 			refs, err := r.Persist(ctx, nameOf(id, 1), []TaskDelta{delta(taskA, states, int(entry.ChainEnd()), id, ch)})
 			require.NoError(rt, err)
 			if len(ch) == 0 {
-				require.True(rt, refs[0].IsZero())
+				require.True(rt, refs[0].Run.IsZero())
 			} else {
-				entry.Runs = append(entry.Runs, refs[0])
+				entry.Runs = append(entry.Runs, refs[0].Run)
 			}
 			want.apply(ch)
 			if rapid.Bool().Draw(rt, "merge") {
@@ -85,18 +85,18 @@ func TestPersistWritesOneFileForAllTasks(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, 1, ops[vfs.OpSync], "one fsync")
-	require.True(t, refs[1].IsZero())
-	require.Equal(t, "shop/i-0/chk-1-0000000000000007.data", refs[0].File)
-	require.Equal(t, refs[0].File, refs[2].File)
-	require.Equal(t, refs[0].Length, refs[2].Offset)
-	require.Equal(t, refs[0].FileSize, refs[2].Offset+refs[2].Length)
-	require.EqualValues(t, 2, refs[0].Entries)
-	got, err := restoreModel(r, TaskEntry{Task: taskA, States: counts, Runs: refs[:1]})
+	require.True(t, refs[1].Run.IsZero())
+	require.Equal(t, "shop/i-0/chk-1-0000000000000007.data", refs[0].Run.File)
+	require.Equal(t, refs[0].Run.File, refs[2].Run.File)
+	require.Equal(t, refs[0].Run.Length, refs[2].Run.Offset)
+	require.Equal(t, refs[0].Run.FileSize, refs[2].Run.Offset+refs[2].Run.Length)
+	require.EqualValues(t, 2, refs[0].Run.Entries)
+	got, err := restoreModel(r, TaskEntry{Task: taskA, States: counts, Runs: []RunRef{refs[0].Run}})
 	require.NoError(t, err)
 	require.Equal(t, "last/seen|\"a\"=\"x\"\ntotals/acc|\"a\"=\"1\"\n", got.String())
-	st, err := r.Verify(ctx, TaskEntry{Task: taskB, States: counts, Runs: refs[2:]})
+	st, err := r.Verify(ctx, TaskEntry{Task: taskB, States: counts, Runs: []RunRef{refs[2].Run}})
 	require.NoError(t, err)
-	require.Equal(t, Stats{Sizes: Sizes{DeltaRuns: 1, DeltaBytes: refs[2].Length, DeltaEntries: 1}, Tombstones: 1}, st)
+	require.Equal(t, Stats{Sizes: Sizes{DeltaRuns: 1, DeltaBytes: refs[2].Run.Length, DeltaEntries: 1}, Tombstones: 1}, st)
 	require.Zero(t, m.OpenFiles())
 }
 
@@ -124,6 +124,6 @@ func TestPersistRefusesWhatIsNotADelta(t *testing.T) {
 func TestAnErrorOfApplyEndsRestoreAsItIs(t *testing.T) {
 	r := openRepo(t, vfs.NewMem(), "i-0")
 	_, root := mustCheckpoint(t, r, 1, 1, nil, nil, map[element.TaskID]change{taskA: {"totals/acc|a": val("1")}})
-	_, err := r.Restore(ctx, root.Tasks[0], func(Entry) error { return errFormat("mine") })
+	_, err := r.Restore(ctx, root.Tasks[0], nil, func(Entry) error { return errFormat("mine") })
 	require.Equal(t, errFormat("mine"), err)
 }

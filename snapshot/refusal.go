@@ -30,6 +30,8 @@ const (
 	ReasonPositionDiffers Reason = "position-differs"      // the root's position is not the handle's
 	ReasonCodecChanged    Reason = "state-codec-changed"   // a state was written with another codec
 	ReasonStateDropped    Reason = "state-not-in-topology" // the checkpoint holds state that no step owns
+	ReasonMixedRoots      Reason = "checkpoints-mixed"     // the tasks of an application with exchanges stand at different checkpoints
+	ReasonInFlight        Reason = "records-in-flight"     // records in flight cannot go where the topology now is
 )
 
 // Refusal is one task that cannot be started, and why.
@@ -91,7 +93,7 @@ func (r Reason) code() fault.Code {
 	switch r {
 	case ReasonRootUnusable, ReasonTaskMissing, ReasonPositionDiffers:
 		return fault.Corrupt
-	case ReasonCodecChanged, ReasonStateDropped, ReasonPartitionCount:
+	case ReasonCodecChanged, ReasonStateDropped, ReasonPartitionCount, ReasonInFlight:
 		return fault.StateMismatch
 	}
 	return fault.HandleMismatch

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -25,6 +26,12 @@ type Config struct {
 	Application, Instance string
 	// NumRetained is the number of newest committed checkpoints that Clean keeps, at least 1.
 	NumRetained int
+	// MemoryThreshold is the size in bytes up to which runs lie in the root itself: a checkpoint of which no run is larger
+	// is one file. At most MaxMemoryThreshold; 0: all runs go into files.
+	MemoryThreshold int
+	// WriteBufferSize is how much a file's writer collects before it writes, in bytes; the larger of it and MemoryThreshold
+	// counts. 0: DefaultWriteBufferSize. At most MaxWriteBufferSize.
+	WriteBufferSize int
 	// ReadOnly is for tools that only look: no directory, no store id is made, nothing is swept.
 	ReadOnly bool
 	// Logger gets what happens rarely (swept files, deleted checkpoints). nil = slog.Default().
@@ -39,12 +46,15 @@ type Repository struct {
 	dir     string // <application>/<instance>
 	retain  int
 	storeID string
-	log     *slog.Logger
+
+	threshold int64 // Config.MemoryThreshold
+	log       *slog.Logger
 
 	mu     sync.Mutex
 	merged map[string]string    // by task: the newest full run written here, while no committed root names it
 	parsed map[string]cleanRoot // by path: roots that Clean kept the last time
 	files  map[string]int64     // sizes of files known to be durable
+	inline inlineBytes
 	// own: the incarnations that Clean may delete files of: those that this Repository writes for (true), and those that
 	// were there when it was opened. Files of any other are a successor's: this process was replaced and does not know it
 	// yet.
@@ -62,17 +72,23 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	case cfg.NumRetained < 1 && !cfg.ReadOnly:
 		return nil, fault.Stopf(fault.BadFile, "state.checkpoints.num-retained is %d, at least 1 is needed", cfg.NumRetained)
 	}
+	buffer, err := cfg.writeBuffer()
+	if err != nil {
+		return nil, err
+	}
 	st := cfg.Storage
 	if st == nil {
-		var err error
 		if st, err = openDir(cfg.Dir, cfg.ReadOnly); err != nil {
 			return nil, err
 		}
 	}
+	if b, ok := st.(Buffered); ok {
+		b.SetWriteBuffer(buffer)
+	}
 	r := &Repository{
 		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
 		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]string{}, parsed: map[string]cleanRoot{}, files: map[string]int64{},
-		own: map[element.Incarnation]bool{},
+		own: map[element.Incarnation]bool{}, threshold: int64(cfg.MemoryThreshold), inline: inlineBytes{tasks: map[element.TaskID]int64{}},
 	}
 	if r.log == nil {
 		r.log = slog.Default()
@@ -187,6 +203,7 @@ func (r *Repository) WriteRoot(ctx context.Context, root *Root) (RootRef, error)
 	if len(b) > maxRootSize {
 		return RootRef{}, fmt.Errorf("root %s: %d bytes, at most %d are allowed", root.Name, len(b), maxRootSize)
 	}
+	r.countInline(c)
 	ref := RootRef{Name: root.Name, Path: filePath{dir: r.dir, kind: rootFile, name: root.Name}.String(), Digest: digestOf(b)}
 	if _, err := r.st.Put(ctx, ref.Path, writeBytes(b)); err != nil {
 		return RootRef{}, err
@@ -201,7 +218,10 @@ const maxKnownFiles = 1 << 16
 // that were written or looked at before are not looked at again.
 func (r *Repository) checkFiles(ctx context.Context, root *Root) error {
 	for i := range root.Tasks {
-		for _, ref := range root.Tasks[i].Runs {
+		for _, ref := range slices.Concat(root.Tasks[i].Runs, root.Tasks[i].InFlight) {
+			if ref.IsInline() {
+				continue
+			}
 			r.mu.Lock()
 			size, known := r.files[ref.File]
 			if known && r.merged[root.Tasks[i].Task.String()] == ref.File {
@@ -225,7 +245,7 @@ func (r *Repository) checkFiles(ctx context.Context, root *Root) error {
 // Present makes sure that the files of a task's runs are there with their sizes, without reading them: for a restore that
 // takes the state from elsewhere. One that is not gives a CorruptError.
 func (r *Repository) Present(ctx context.Context, entry TaskEntry) error {
-	for _, ref := range entry.Runs {
+	for _, ref := range slices.Concat(entry.Runs, entry.InFlight) {
 		o, err := r.openRun(ctx, ref)
 		if err != nil {
 			return r.readError(parseFilePath(ref.File).name.String(), ref.File, "run", err)

@@ -34,7 +34,10 @@ type ResolveInput struct {
 	ClusterID   string
 	StoreID     string
 	Tasks       []TaskFacts
-	// States are those that the topology declares, by source. A source without any is stateless.
+	// Stages are those of exchanges that the plan has. Their tasks have no inputs of their own: they start from the root
+	// that the handles of all tasks name, together with them. So Tasks must be all tasks of the application.
+	Stages []StageFacts
+	// States are those that the topology declares, by stage. A stage without any is stateless.
 	States map[string][]StateInfo
 	// Roots holds what NamedRoots(Tasks) asks for; see Repository.LoadRoots.
 	Roots map[RootRef]LoadedRoot
@@ -84,6 +87,14 @@ type Decision struct {
 	Positions []element.Position // next offsets, sorted; empty for Fresh
 	Root      RootRef            // for Restore and Recovered the root; for StartEmpty only Name is set
 	Entry     TaskEntry          // for Restore and Recovered; zero otherwise
+	// New: the root does not know the stage, which starts empty.
+	New bool
+	// Stage is set for a subtask of an exchange's stage; see Sources.
+	Stage *StageDecision
+	// Sources are, for a subtask that is restored, the entries of the old subtasks to read, in their order: itself alone
+	// when the parallelism is what it was, and Entry is that one too. Otherwise Entry is zero, each of them is read through
+	// KeepKeys, and the task's first run must be full (TaskDelta.Full).
+	Sources []TaskEntry
 }
 
 // NamedRoots gives the roots that the committed handles name, each once, sorted by path. Handles that cannot be read
@@ -161,6 +172,9 @@ func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
 			continue
 		}
 		out[in.Tasks[i].Task] = d
+	}
+	if len(refused) == 0 {
+		refused = in.resolveStages(out)
 	}
 	if len(refused) > 0 {
 		slices.SortStableFunc(refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })

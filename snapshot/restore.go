@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/millweir/millweir/internal/fault"
@@ -27,13 +28,15 @@ const readBuffer = 128 << 10
 var readBuffers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
 
 // Restore gives the entries of a task's runs to apply, oldest run first, tombstones included; the caller keeps what
-// comes last for a key. Entry.State indexes entry.States; key and value are valid during the call only. Everything is
+// comes last for a key. keep says which keys are wanted, of the state that Entry.State indexes; nil: all. A task whose
+// stage has another parallelism than in the checkpoint reads several entries, one after the other, with the filter of
+// Decision.KeepKeys. Everything is read and verified in any case, and counted in Stats. Entry.State indexes entry.States; key and value are valid during the call only. Everything is
 // verified, but part of it after apply saw the entries: what was applied counts only when Restore returns nil.
 //
 // A hole or an overlap in the chain, a damaged, missing or foreign file gives a CorruptError; a state that
 // entry.States does not list, or lists with another codec, a fault with code StateMismatch. An error of apply is
 // passed on as it is.
-func (r *Repository) Restore(ctx context.Context, entry TaskEntry, apply func(Entry) error) (Stats, error) {
+func (r *Repository) Restore(ctx context.Context, entry TaskEntry, keep func(state int, key []byte) bool, apply func(Entry) error) (Stats, error) {
 	var st Stats
 	if err := r.checkChain(entry); err != nil {
 		return st, err
@@ -43,6 +46,9 @@ func (r *Repository) Restore(ctx context.Context, entry TaskEntry, apply func(En
 		tombs, err := r.scan(ctx, entry, ref, func(states []int, e *Entry) error {
 			mapped = *e
 			mapped.State = states[e.State]
+			if keep != nil && !keep(mapped.State, mapped.Key) {
+				return nil
+			}
 			return apply(mapped)
 		})
 		if err != nil {
@@ -54,9 +60,20 @@ func (r *Repository) Restore(ctx context.Context, entry TaskEntry, apply func(En
 	return st, nil
 }
 
-// Verify reads all runs of a task and checks them without giving out entries.
+// Verify reads all runs of a task, also those of records in flight, and checks them without giving out entries.
 func (r *Repository) Verify(ctx context.Context, entry TaskEntry) (Stats, error) {
-	return r.Restore(ctx, entry, func(Entry) error { return nil })
+	st, err := r.verifyState(ctx, entry)
+	if err == nil {
+		_, err = r.RestoreInFlight(ctx, entry, nil, func(int, []byte) error { return nil })
+	}
+	if err == nil {
+		st.AddInFlight(entry.InFlight...)
+	}
+	return st, err
+}
+
+func (r *Repository) verifyState(ctx context.Context, entry TaskEntry) (Stats, error) {
+	return r.Restore(ctx, entry, nil, func(Entry) error { return nil })
 }
 
 func (r *Repository) checkChain(entry TaskEntry) error {
@@ -116,9 +133,11 @@ func (r *Repository) scanObject(ctx context.Context, entry TaskEntry, ref RunRef
 // openRun opens the file of a run and checks the sizes that the reference claims, before anything is allocated by
 // them.
 func (r *Repository) openRun(ctx context.Context, ref RunRef) (Object, error) {
-	k := parseFilePath(ref.File).kind
-	if (k != packFile && k != fullFile) || ref.Offset < 0 || ref.Length <= 0 || ref.Offset > ref.FileSize-ref.Length {
-		return nil, formatf("not a valid reference to a run")
+	if err := ref.place(); err != nil {
+		return nil, err
+	}
+	if ref.IsInline() {
+		return inlineObject{strings.NewReader(ref.Inline)}, nil
 	}
 	o, err := r.st.Open(ctx, ref.File)
 	if err != nil {

@@ -1,14 +1,22 @@
 package snapshot
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/millweir/millweir/element"
 )
 
-// RunRef names one sorted run inside a file and says all that is needed to verify it.
+// RunRef names one sorted run and says all that is needed to verify it. The run lies in a file or, when it is small, in
+// the root itself. It is comparable.
 type RunRef struct {
-	File     string // path relative to the checkpoint directory
+	// File is the path relative to the checkpoint directory. Of an inline run it is that of the root which it was written
+	// for: the run itself is in Inline, and the file may have gone.
+	File string
+	// Inline is the run itself, Length bytes of it; empty when it lies in File. Every root that names the run carries it
+	// along. FileSize and Offset are 0 then.
+	Inline   string
 	FileSize int64  // bytes of the whole file
 	Offset   int64  // of the run in the file
 	Length   int64  // bytes of the run
@@ -25,6 +33,9 @@ type RunRef struct {
 // IsZero reports that there is no run, as Persist says of a delta without entries.
 func (r RunRef) IsZero() bool { return r.File == "" }
 
+// IsInline reports that the run lies in the root.
+func (r RunRef) IsInline() bool { return r.Inline != "" }
+
 // StateInfo names one state of a task and its codecs.
 type StateInfo struct{ Name, KeyCodec, Codec string }
 
@@ -34,6 +45,20 @@ type TaskEntry struct {
 	Positions []element.Position // of all inputs, sorted by topic and partition
 	States    []StateInfo        // all that occur in Runs, in the order that Entry.State indexes
 	Runs      []RunRef           // oldest first; see Chain
+	// Parallelism is the number of subtasks of the task's stage, and MaxParallelism that of its key groups: the task is
+	// subtask Task.Partition and holds the key groups that element.GroupRange gives. Both are 0 for a task of a source. A
+	// root holds all subtasks of a stage or none.
+	Parallelism, MaxParallelism int
+	// InFlight are runs of the records that were on the way to the task, in the order in which they are taken again. They
+	// belong to this root alone and are no part of the chain.
+	InFlight []RunRef
+}
+
+// SavepointRef names a savepoint that was cut at the barrier of a checkpoint.
+type SavepointRef struct {
+	ID     string // as it was asked for; see ValidName
+	Path   string // directory or URL, at most 4096 bytes
+	Digest Digest // SHA-256 of its metadata file
 }
 
 // ChainEnd is the checkpoint up to which the runs reach, 0 when there are none. The next delta's From is this.
@@ -90,7 +115,8 @@ type Root struct {
 	ClusterID        string
 	StoreID          string
 	CreatedUnixMilli int64
-	Tasks            []TaskEntry // sorted by task
+	Tasks            []TaskEntry    // sorted by task
+	Savepoints       []SavepointRef // cut at the same barrier, sorted by id
 }
 
 // Task finds a task's entry, nil when the root has none.
@@ -108,6 +134,7 @@ func (r *Root) Sizes() Sizes {
 	var s Sizes
 	for i := range r.Tasks {
 		s.Add(r.Tasks[i].Runs...)
+		s.AddInFlight(r.Tasks[i].InFlight...)
 	}
 	return s
 }
@@ -116,14 +143,29 @@ func (r *Root) Sizes() Sizes {
 type Sizes struct {
 	DeltaRuns, DeltaBytes, DeltaEntries int64
 	FullRuns, FullBytes, FullEntries    int64
+	InlineRuns, InlineBytes             int64 // those of the above that lie in the root
+
+	InFlightBytes, InFlightRecords int64 // not part of the state
 }
 
-// Bytes is the size of all runs.
+// Bytes is the size of all runs of state.
 func (s Sizes) Bytes() int64 { return s.DeltaBytes + s.FullBytes }
+
+// AddInFlight counts runs of records in flight.
+func (s *Sizes) AddInFlight(runs ...RunRef) {
+	for _, r := range runs {
+		s.InFlightBytes += r.Length
+		s.InFlightRecords += r.Entries
+	}
+}
 
 // Add counts runs; zero ones are passed over.
 func (s *Sizes) Add(runs ...RunRef) {
 	for _, r := range runs {
+		if r.IsInline() {
+			s.InlineRuns++
+			s.InlineBytes += r.Length
+		}
 		switch {
 		case r.IsZero():
 		case r.Full:
@@ -161,15 +203,18 @@ func (r *Root) validate() error {
 			return formatf("task %s: %v", r.Tasks[i].Task, err)
 		}
 	}
-	return nil
+	if err := checkStages(r.Tasks); err != nil {
+		return err
+	}
+	return checkSavepoints(r.Savepoints)
 }
 
 func (e *TaskEntry) validate(id element.CheckpointID) error {
 	if !ValidName(e.Task.Source) || e.Task.Partition < 0 {
 		return formatf("not a valid task")
 	}
-	if len(e.Positions) > maxPositions || len(e.Runs) > maxRuns {
-		return formatf("%d positions or %d runs are too many", len(e.Positions), len(e.Runs))
+	if len(e.Positions) > maxPositions || len(e.Runs) > maxRuns || len(e.InFlight) > maxInFlight {
+		return formatf("%d positions, %d runs or %d runs in flight are too many", len(e.Positions), len(e.Runs), len(e.InFlight))
 	}
 	for i, p := range e.Positions {
 		switch {
@@ -182,18 +227,100 @@ func (e *TaskEntry) validate(id element.CheckpointID) error {
 	if err := checkStates(e.States); err != nil {
 		return err
 	}
-	for _, run := range e.Runs {
-		k := parseFilePath(run.File).kind
-		switch {
-		case k != packFile && k != fullFile:
-			return formatf("run in %q, which is not the path of a run", run.File)
-		case run.Offset < 0 || run.Length <= 0 || run.Entries < 0 || run.Offset > run.FileSize-run.Length:
-			return formatf("run in %s at %d with %d bytes does not fit %d bytes", run.File, run.Offset, run.Length, run.FileSize)
-		case run.To > id:
-			return formatf("run in %s reaches to checkpoint %d, beyond the root's", run.File, run.To)
+	for i := range e.Runs {
+		if err := e.Runs[i].validate(id); err != nil {
+			return err
+		}
+	}
+	for i := range e.InFlight {
+		run := &e.InFlight[i]
+		if err := run.validate(id); err != nil {
+			return err
+		}
+		if run.From != run.To || run.To == 0 || run.Full || parseFilePath(run.File).kind == fullFile {
+			return formatf("run in %s is not one of records in flight: (%d, %d] full=%t", run.File, run.From, run.To, run.Full)
 		}
 	}
 	return CheckChain(e.Runs)
+}
+
+// validate checks what a reference says by itself, in a root of a checkpoint.
+func (r *RunRef) validate(id element.CheckpointID) error {
+	if err := r.place(); err != nil {
+		return err
+	}
+	if r.Entries < 0 || r.To > id {
+		return formatf("run in %s with %d entries reaches to checkpoint %d, the root is of %d", r.File, r.Entries, r.To, id)
+	}
+	return nil
+}
+
+// place checks where a reference says that its run lies.
+func (r *RunRef) place() error {
+	k := parseFilePath(r.File).kind
+	switch {
+	case k == rootFile && r.IsInline():
+		if r.FileSize != 0 || r.Offset != 0 || r.Length != int64(len(r.Inline)) || r.Length > MaxMemoryThreshold {
+			return formatf("inline run of %s: %d bytes, %d are said, at most %d are allowed", r.File, len(r.Inline), r.Length, MaxMemoryThreshold)
+		}
+	case k != packFile && k != fullFile, r.IsInline():
+		return formatf("run in %q, which is not the path of a run", r.File)
+	case r.Offset < 0 || r.Length <= 0 || r.Offset > r.FileSize-r.Length:
+		return formatf("run in %s at %d with %d bytes does not fit %d bytes", r.File, r.Offset, r.Length, r.FileSize)
+	}
+	return nil
+}
+
+// files gives the files that a task needs, those of inline runs left out.
+func (e *TaskEntry) files() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, runs := range [][]RunRef{e.Runs, e.InFlight} {
+			for i := range runs {
+				if !runs[i].IsInline() && !yield(runs[i].File) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// checkStages verifies that subtasks of a stage agree on the parallelism and are all there. Tasks are sorted.
+func checkStages(tasks []TaskEntry) error {
+	for i := 0; i < len(tasks); {
+		first := &tasks[i]
+		n := 0
+		for ; i < len(tasks) && tasks[i].Task.Source == first.Task.Source; i++ {
+			if e := &tasks[i]; e.Parallelism != first.Parallelism || e.MaxParallelism != first.MaxParallelism {
+				return formatf("task %s has parallelism %d of %d, another of its stage %d of %d", e.Task, e.Parallelism, e.MaxParallelism,
+					first.Parallelism, first.MaxParallelism)
+			}
+			n++
+		}
+		p, groups := first.Parallelism, first.MaxParallelism
+		switch {
+		case p == 0 && groups == 0: // of a source
+		case p < 1 || groups < p || groups > maxGroups:
+			return formatf("stage %s has parallelism %d of %d, 1 up to %d key groups are possible", first.Task.Source, p, groups, maxGroups)
+		case n != p || int(tasks[i-1].Task.Partition) != p-1:
+			return formatf("stage %s has parallelism %d, but %d subtasks up to number %d", first.Task.Source, p, n, tasks[i-1].Task.Partition)
+		}
+	}
+	return nil
+}
+
+func checkSavepoints(refs []SavepointRef) error {
+	if len(refs) > maxSavepoints {
+		return formatf("%d savepoints, at most %d allowed", len(refs), maxSavepoints)
+	}
+	for i, s := range refs {
+		switch {
+		case !ValidName(s.ID) || s.Path == "" || len(s.Path) > maxSavepointPath || s.Digest.IsZero():
+			return formatf("savepoint %q at %q is not valid", s.ID, s.Path)
+		case i > 0 && refs[i-1].ID >= s.ID:
+			return formatf("savepoint %q is out of order or twice", s.ID)
+		}
+	}
+	return nil
 }
 
 func checkStates(states []StateInfo) error {
@@ -223,5 +350,7 @@ func (r *Root) sorted() *Root {
 		slices.SortFunc(ps, func(a, b element.Position) int { return a.TopicPartition.Compare(b.TopicPartition) })
 		c.Tasks[i].Positions = ps
 	}
+	c.Savepoints = slices.Clone(r.Savepoints)
+	slices.SortFunc(c.Savepoints, func(a, b SavepointRef) int { return cmp.Compare(a.ID, b.ID) })
 	return &c
 }

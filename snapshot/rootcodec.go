@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	rootMagic   = "MWRT"
-	rootVersion = 1
+	rootMagic = "MWRT"
+	// rootVersion is what is written. Version 1 had neither subtasks nor records in flight, inline runs, savepoints.
+	rootVersion = 2
 	// maxRootSize bounds a root file: about 1,000 tasks with 64 runs each.
 	maxRootSize = 64 << 20
 
@@ -17,6 +18,11 @@ const (
 	maxPositions = 1024    // inputs of a task
 	maxStates    = 1024    // states of a task
 	maxRuns      = 4096    // runs of a task
+	maxInFlight  = 64      // runs of records in flight of a task
+	maxGroups    = 1 << 15 // key groups of a stage
+
+	maxSavepoints    = 64
+	maxSavepointPath = 4096
 )
 
 // encodeRoot gives the bytes of a root file, the same for the same root. The root must be sorted and valid.
@@ -41,6 +47,12 @@ func encodeRoot(r *Root) []byte {
 	for i := range r.Tasks {
 		b = appendTask(b, &r.Tasks[i])
 	}
+	b = binary.AppendUvarint(b, uint64(len(r.Savepoints)))
+	for _, s := range r.Savepoints {
+		b = appendString(b, s.ID)
+		b = appendString(b, s.Path)
+		b = append(b, s.Digest[:]...)
+	}
 	return seal(b)
 }
 
@@ -57,9 +69,13 @@ func appendTask(b []byte, e *TaskEntry) []byte {
 		b = binary.BigEndian.AppendUint32(b, uint32(p.LeaderEpoch))
 	}
 	b = appendStates(b, e.States)
-	b = binary.AppendUvarint(b, uint64(len(e.Runs)))
-	for i := range e.Runs {
-		b = appendRunRef(b, &e.Runs[i])
+	b = binary.AppendUvarint(b, uint64(e.Parallelism))
+	b = binary.AppendUvarint(b, uint64(e.MaxParallelism))
+	for _, runs := range [][]RunRef{e.Runs, e.InFlight} {
+		b = binary.AppendUvarint(b, uint64(len(runs)))
+		for i := range runs {
+			b = appendRunRef(b, &runs[i])
+		}
 	}
 	return b
 }
@@ -75,9 +91,16 @@ func appendStates(b []byte, states []StateInfo) []byte {
 }
 
 func appendRunRef(b []byte, r *RunRef) []byte {
-	b = appendString(b, r.File)
-	for _, v := range []int64{r.FileSize, r.Offset, r.Length} {
-		b = binary.AppendUvarint(b, uint64(v))
+	if r.IsInline() {
+		b = append(b, 1)
+		b = appendString(b, r.File)
+		b = appendString(b, r.Inline)
+	} else {
+		b = append(b, 0)
+		b = appendString(b, r.File)
+		for _, v := range []int64{r.FileSize, r.Offset, r.Length} {
+			b = binary.AppendUvarint(b, uint64(v))
+		}
 	}
 	b = binary.BigEndian.AppendUint32(b, r.CRC)
 	b = append(b, r.Digest[:]...)
@@ -91,12 +114,12 @@ func appendRunRef(b []byte, r *RunRef) []byte {
 	return binary.AppendUvarint(b, uint64(r.Entries))
 }
 
-// decodeRoot reads a root file. It accepts exactly what encodeRoot gives.
+// decodeRoot reads a root file. It accepts exactly what encodeRoot gives, and what that of version 1 gave.
 func decodeRoot(b []byte) (*Root, error) {
 	if len(b) > maxRootSize {
 		return nil, formatf("%d bytes, at most %d allowed", len(b), maxRootSize)
 	}
-	body, err := sealed(b, rootMagic, rootVersion)
+	body, version, err := sealedUpTo(b, rootMagic, rootVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +133,12 @@ func decodeRoot(b []byte) (*Root, error) {
 	r.ClusterID = c.str("cluster id", maxStateName)
 	r.StoreID = c.str("store id", maxStateName)
 	r.CreatedUnixMilli = c.i64("time of creation")
-	r.Tasks = decodeList(c, "tasks", 5, maxTasks, decodeTask)
+	if version == 1 {
+		r.Tasks = decodeList(c, "tasks", 5, maxTasks, decodeTaskV1)
+	} else {
+		r.Tasks = decodeList(c, "tasks", 8, maxTasks, decodeTask)
+		r.Savepoints = decodeList(c, "savepoints", 34, maxSavepoints, decodeSavepoint)
+	}
 	if err := c.end(); err != nil {
 		return nil, err
 	}
@@ -141,12 +169,29 @@ func decodeList[T any](c *cursor, what string, minSize, limit int, one func(*cur
 }
 
 func decodeTask(c *cursor) TaskEntry {
+	e := decodeTaskHead(c)
+	e.Parallelism, e.MaxParallelism = int(c.i32("parallelism")), int(c.i32("parallelism"))
+	e.Runs = decodeList(c, "runs", minRunRef, maxRuns, decodeRunRef)
+	e.InFlight = decodeList(c, "runs in flight", minRunRef, maxInFlight, decodeRunRef)
+	return e
+}
+
+func decodeTaskV1(c *cursor) TaskEntry {
+	e := decodeTaskHead(c)
+	e.Runs = decodeList(c, "runs", minRunRef, maxRuns, decodeFileRef)
+	return e
+}
+
+func decodeTaskHead(c *cursor) TaskEntry {
 	return TaskEntry{
 		Task:      element.TaskID{Source: c.str("source", maxName), Partition: c.i32("partition")},
 		Positions: decodeList(c, "positions", 24, maxPositions, decodePosition),
 		States:    decodeList(c, "states", 3, maxStates, decodeState),
-		Runs:      decodeList(c, "runs", 44, maxRuns, decodeRunRef),
 	}
+}
+
+func decodeSavepoint(c *cursor) SavepointRef {
+	return SavepointRef{ID: c.str("savepoint", maxName), Path: c.str("savepoint", maxSavepointPath), Digest: c.digest("savepoint")}
 }
 
 func decodePosition(c *cursor) element.Position {
@@ -163,19 +208,40 @@ func decodeState(c *cursor) StateInfo {
 	return StateInfo{Name: c.str("state", maxStateName), KeyCodec: c.str("key codec", maxStateName), Codec: c.str("codec", maxStateName)}
 }
 
+// minRunRef is the size of the smallest reference: an inline run's.
+const minRunRef = 43
+
 func decodeRunRef(c *cursor) RunRef {
-	return RunRef{
+	if !c.flag("place of a run") {
+		return decodeFileRef(c)
+	}
+	r := RunRef{File: c.str("run file", 4*maxSegment), Inline: c.str("inline run", MaxMemoryThreshold)}
+	if r.Inline == "" {
+		c.fail("inline run of no bytes")
+	}
+	r.Length = int64(len(r.Inline))
+	decodeRunFacts(c, &r)
+	return r
+}
+
+func decodeFileRef(c *cursor) RunRef {
+	r := RunRef{
 		File:     c.str("run file", 4*maxSegment),
 		FileSize: c.i64("run file size"),
 		Offset:   c.i64("run offset"),
 		Length:   c.i64("run length"),
-		CRC:      c.u32("run crc"),
-		Digest:   c.digest("run digest"),
-		From:     element.CheckpointID(c.uvarint("run interval")),
-		To:       element.CheckpointID(c.uvarint("run interval")),
-		Full:     c.flag("full"),
-		Entries:  c.i64("entries"),
 	}
+	decodeRunFacts(c, &r)
+	return r
+}
+
+func decodeRunFacts(c *cursor, r *RunRef) {
+	r.CRC = c.u32("run crc")
+	r.Digest = c.digest("run digest")
+	r.From = element.CheckpointID(c.uvarint("run interval"))
+	r.To = element.CheckpointID(c.uvarint("run interval"))
+	r.Full = c.flag("full")
+	r.Entries = c.i64("entries")
 }
 
 func (c *cursor) flag(what string) bool {

@@ -48,6 +48,12 @@ func (w *runWriter) emit(b []byte) error {
 	return err
 }
 
+// size is an upper bound of what the run has when it is finished now.
+func (w *runWriter) size() int64 {
+	const numbers = 4 * binary.MaxVarintLen64
+	return w.off - w.start + int64(len(w.block)) + blockHead + int64(len(w.foot.sections)+1)*numbers + runTail
+}
+
 // add appends an entry. Entries come sorted by state, then key, each key once.
 func (w *runWriter) add(e *Entry) error {
 	if e.State != w.state {
@@ -63,6 +69,9 @@ func (w *runWriter) add(e *Entry) error {
 	if sec.entries > 0 && bytes.Compare(e.Key[shared:], w.key[shared:]) <= 0 {
 		return fmt.Errorf("snapshot: task %s: state %s: entries are not sorted or a key comes twice", w.head.Task,
 			w.head.States[e.State].Name)
+	}
+	if e.Deleted && w.head.Full {
+		return fmt.Errorf("snapshot: task %s: state %s: a tombstone in the whole state", w.head.Task, w.head.States[e.State].Name)
 	}
 	if len(e.Key) > maxKeySize || len(e.Value) > maxValueSize {
 		return fmt.Errorf("snapshot: task %s: state %s: entry with a key of %d and a value of %d bytes, at most %d and %d are allowed",

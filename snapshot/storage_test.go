@@ -71,7 +71,7 @@ func TestStorageContract(t *testing.T) {
 		ended, cancel := context.WithCancel(ctx)
 		_, err = st.Put(ended, "a/z", func(w io.Writer) error {
 			cancel()
-			_, err := w.Write(make([]byte, 4*putBuffer))
+			_, err := w.Write(make([]byte, 4*DefaultWriteBufferSize))
 			return err
 		})
 		require.ErrorIs(t, err, context.Canceled)

@@ -40,7 +40,7 @@ func TestCleanOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 	ref, next = mustCheckpoint(t, second, 5, 2, &ref, next, map[element.TaskID]change{taskA: {"totals/acc|c": val("z")}})
 	require.NoError(t, second.MarkCommitted(ctx, ref))
 	got := 0
-	_, err = second.Restore(ctx, next.Tasks[0], func(Entry) error { got++; return nil })
+	_, err = second.Restore(ctx, next.Tasks[0], nil, func(Entry) error { got++; return nil })
 	require.NoError(t, err, "the committed checkpoint opens")
 	require.Equal(t, 3, got, "a and b of the merged run, c of the one after it")
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -48,7 +49,7 @@ func (r *Repository) VerifyAll(ctx context.Context, want func(RootInfo) bool, ea
 			}
 			res.Damage = append(res.Damage, damage...)
 			for i := range info.Root.Tasks {
-				for _, run := range info.Root.Tasks[i].Runs {
+				for _, run := range slices.Concat(info.Root.Tasks[i].Runs, info.Root.Tasks[i].InFlight) {
 					res.Runs++
 					res.Bytes += run.Length
 				}
@@ -153,7 +154,7 @@ func (v *verifier) root(ctx context.Context, root *Root) (damage []error, err er
 			damage = append(damage, err)
 			continue
 		}
-		for _, ref := range e.Runs {
+		for _, ref := range slices.Concat(e.Runs, e.InFlight) {
 			err := v.run(ctx, e, ref)
 			switch {
 			case err == nil:
@@ -172,7 +173,13 @@ func (v *verifier) run(ctx context.Context, e TaskEntry, ref RunRef) error {
 	if err, ok := v.seen[key]; ok {
 		return err
 	}
-	_, err := v.r.scan(ctx, e, ref, func([]int, *Entry) error { return nil })
+	var err error
+	if ref.From == ref.To {
+		e.InFlight = []RunRef{ref}
+		_, err = v.r.RestoreInFlight(ctx, e, nil, func(int, []byte) error { return nil })
+	} else {
+		_, err = v.r.scan(ctx, e, ref, func([]int, *Entry) error { return nil })
+	}
 	v.seen[key] = err
 	return err
 }

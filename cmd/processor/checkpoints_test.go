@@ -46,7 +46,7 @@ func newCheckpointStore(t *testing.T) *checkpointStore {
 		entries := []snapshot.Entry{{Key: []byte("anna"), Value: []byte(fmt.Sprint("value-", id))}}
 		runs, err := s.repo.Persist(t.Context(), checkpointName(id), []snapshot.TaskDelta{{Task: entry.Task, States: entry.States, From: entry.ChainEnd(), To: element.CheckpointID(id), Entries: slices.Values(entries), Len: 1}})
 		require.NoError(t, err)
-		entry.Runs = append(slices.Clone(entry.Runs), runs...)
+		entry.Runs = append(slices.Clone(entry.Runs), runs[0].Run)
 		entry.Positions = []element.Position{{TopicPartition: element.TopicPartition{Topic: "orders"}, TopicID: element.TopicID{7}, PartitionCount: 1, Offset: int64(100 * id), LeaderEpoch: 2}}
 		ref, err := s.repo.WriteRoot(t.Context(), &snapshot.Root{Name: checkpointName(id), Predecessor: pred, ClusterID: "cluster-1", CreatedUnixMilli: 1_700_000_000_000 + int64(id), Tasks: []snapshot.TaskEntry{entry}})
 		require.NoError(t, err)

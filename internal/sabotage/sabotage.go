@@ -52,11 +52,11 @@ type forgetful struct{ engine.Checkpoints }
 
 func loseDelta(p *engine.Ports) { p.Checkpoints = forgetful{p.Checkpoints} }
 
-func (f forgetful) Restore(ctx context.Context, entry snapshot.TaskEntry, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+func (f forgetful) Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
 	if n := len(entry.Runs); n > 0 {
 		entry.Runs = entry.Runs[:n-1]
 	}
-	return f.Checkpoints.Restore(ctx, entry, apply)
+	return f.Checkpoints.Restore(ctx, entry, keep, apply)
 }
 
 // skipEvery is how many deliveries pass untouched between two that lose a record.

@@ -139,7 +139,7 @@ func (c *checker) load(roots map[snapshot.RootRef]*snapshot.Root, h snapshot.Han
 		for _, r := range e.Runs {
 			c.needed[r.File] = true
 		}
-		_, err := c.repo.Restore(ctx, *e, func(e snapshot.Entry) error {
+		_, err := c.repo.Restore(ctx, *e, nil, func(e snapshot.Entry) error {
 			got[e.Key[0]] = int64(binary.BigEndian.Uint64(e.Value))
 			return nil
 		})

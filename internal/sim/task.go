@@ -95,7 +95,7 @@ func (t *task) restore() error {
 	t.whole = false
 	t.a.p.w.counts.Restored++
 	t.state = newState()
-	_, err := t.a.p.repo.Restore(context.Background(), t.committed, func(e snapshot.Entry) error {
+	_, err := t.a.p.repo.Restore(context.Background(), t.committed, nil, func(e snapshot.Entry) error {
 		t.state.base[e.Key[0]] = int64(binary.BigEndian.Uint64(e.Value))
 		return nil
 	})

@@ -112,8 +112,8 @@ func (a *attempt) persist(id element.CheckpointID) {
 	runs := map[element.TaskID]snapshot.RunRef{}
 	a.io(a.stop(), func() error {
 		refs, err := a.p.repo.Persist(context.Background(), p.name, deltas)
-		for i, ref := range refs {
-			if !ref.IsZero() {
+		for i := range refs {
+			if ref := refs[i].Run; !ref.IsZero() {
 				runs[deltas[i].Task] = ref
 			}
 		}

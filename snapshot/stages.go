@@ -1,0 +1,322 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/element"
+)
+
+// StageFacts is a stage behind an exchange, as it is planned now.
+type StageFacts struct {
+	Name        string
+	Parallelism int // subtasks, 1 up to MaxParallelism
+	// MaxParallelism is the number of key groups.
+	MaxParallelism int
+}
+
+// StageDecision tells a subtask what of its sources is its own.
+type StageDecision struct {
+	StageFacts
+	Subtask int
+}
+
+// KeepKeys gives the filter of keys for Repository.Restore of a source: those whose key groups are the subtask's. nil when
+// everything in it is, because it is the same subtask.
+func (d *Decision) KeepKeys() func(state int, key []byte) bool {
+	if d.Stage == nil || d.same() {
+		return nil
+	}
+	s := d.Stage
+	from, to := element.GroupRange(s.Subtask, s.Parallelism, s.MaxParallelism)
+	return func(_ int, key []byte) bool {
+		g := element.KeyGroup(key, s.MaxParallelism)
+		return g >= from && g < to
+	}
+}
+
+// KeepInFlight gives the filter of key groups for Repository.RestoreInFlight of a source. Each old subtask's records
+// without a key group go to one new subtask, all of them.
+func (d *Decision) KeepInFlight(source *TaskEntry) func(group int) bool {
+	if d.Stage == nil || d.same() {
+		return nil
+	}
+	s := d.Stage
+	from, to := element.GroupRange(s.Subtask, s.Parallelism, s.MaxParallelism)
+	heir := s.heir(source)
+	return func(group int) bool {
+		if group < 0 {
+			return heir == s.Subtask
+		}
+		return group >= from && group < to
+	}
+}
+
+// same reports that the subtask goes on as the one that it was.
+func (d *Decision) same() bool { return d.Entry.Parallelism > 0 }
+
+// heir is the subtask that gets what of an old one has no key group: one that gets key groups of it.
+func (s *StageFacts) heir(old *TaskEntry) int {
+	i := int(old.Task.Partition)
+	if s.MaxParallelism != old.MaxParallelism {
+		return i * s.Parallelism / old.Parallelism
+	}
+	first, _ := element.GroupRange(i, old.Parallelism, old.MaxParallelism)
+	return element.SubtaskOf(first, s.Parallelism, s.MaxParallelism)
+}
+
+// DroppedStage is a stage of which something is let go.
+type DroppedStage struct {
+	Stage    string
+	Root     RootRef
+	Subtasks int      // in the root
+	States   []string // none when the stage stays and only its records go
+	InFlight int64    // records on the way to it
+}
+
+// DroppedStages gives the stages that a resolution with DropStates lets go, sorted by root and name.
+func (in *ResolveInput) DroppedStages(decisions map[element.TaskID]Decision) []DroppedStage {
+	var out []DroppedStage
+	for _, ref := range restoredRoots(decisions) {
+		if root := in.Roots[ref].Root; root != nil {
+			out = append(out, in.gone(ref, root)...)
+			out = append(out, in.scattered(ref, root)...)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b DroppedStage) int {
+		return cmp.Or(strings.Compare(a.Root.Path, b.Root.Path), strings.Compare(a.Stage, b.Stage))
+	})
+	return out
+}
+
+// scattered lists the stages whose records in flight cannot be moved to other key groups.
+func (in *ResolveInput) scattered(ref RootRef, root *Root) []DroppedStage {
+	var out []DroppedStage
+	for _, s := range in.Stages {
+		d := DroppedStage{Stage: s.Name, Root: ref}
+		for _, e := range root.stage(s.Name) {
+			if e.Parallelism > 0 && e.MaxParallelism != s.MaxParallelism {
+				d.Subtasks = e.Parallelism
+				d.InFlight += e.inFlight()
+			}
+		}
+		if d.InFlight > 0 {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// restoredRoots lists the roots that decisions restore from, sorted by path.
+func restoredRoots(decisions map[element.TaskID]Decision) []RootRef {
+	var out []RootRef
+	for _, d := range decisions {
+		if (d.Kind == Restore || d.Kind == Recovered) && !slices.Contains(out, d.Root) {
+			out = append(out, d.Root)
+		}
+	}
+	slices.SortFunc(out, func(a, b RootRef) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
+// gone lists the stages behind exchanges that a root holds something of and the plan does not have.
+func (in *ResolveInput) gone(ref RootRef, root *Root) []DroppedStage {
+	var out []DroppedStage
+	for i := range root.Tasks {
+		e := &root.Tasks[i]
+		planned := slices.ContainsFunc(in.Stages, func(s StageFacts) bool { return s.Name == e.Task.Source })
+		if e.Parallelism == 0 || planned || (len(e.States) == 0 && len(e.InFlight) == 0) {
+			continue
+		}
+		n := len(out)
+		if n == 0 || out[n-1].Stage != e.Task.Source {
+			out = append(out, DroppedStage{Stage: e.Task.Source, Root: ref, Subtasks: e.Parallelism})
+			n++
+		}
+		d := &out[n-1]
+		for _, s := range e.States {
+			if !slices.Contains(d.States, s.Name) {
+				d.States = append(d.States, s.Name)
+			}
+		}
+		d.InFlight += e.inFlight()
+	}
+	return out
+}
+
+// inFlight counts the records on the way to the task.
+func (e *TaskEntry) inFlight() int64 {
+	var n int64
+	for i := range e.InFlight {
+		n += e.InFlight[i].Entries
+	}
+	return n
+}
+
+// resolveStages adds the decisions on the subtasks of exchanges to those on the tasks, or refuses.
+func (in *ResolveInput) resolveStages(out map[element.TaskID]Decision) []Refusal {
+	refs := restoredRoots(out)
+	if refused := in.refuseGone(refs); len(refused) > 0 || len(in.Stages) == 0 {
+		return refused
+	}
+	if refused := in.refuseMixture(refs, out); len(refused) > 0 {
+		return refused
+	}
+	if len(refs) == 0 {
+		in.startStages(out)
+		return nil
+	}
+	return in.stagesFrom(refs[0], in.Roots[refs[0]].Root, Restore, out)
+}
+
+// startStages has all stages start without anything.
+func (in *ResolveInput) startStages(out map[element.TaskID]Decision) {
+	for _, s := range in.Stages {
+		for i := range s.Parallelism {
+			out[s.task(i)] = Decision{Kind: StartEmpty, Stage: &StageDecision{StageFacts: s, Subtask: i}}
+		}
+	}
+}
+
+func (s *StageFacts) task(i int) element.TaskID {
+	return element.TaskID{Source: s.Name, Partition: int32(i)}
+}
+
+// refuseGone refuses roots that hold something of a stage that the plan does not have.
+func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
+	var out []Refusal
+	if in.DropStates {
+		return nil
+	}
+	for _, ref := range refs {
+		for _, d := range in.gone(ref, in.Roots[ref].Root) {
+			reason, what := ReasonStateDropped, "state "+strings.Join(d.States, ", ")
+			switch {
+			case len(d.States) == 0:
+				reason, what = ReasonInFlight, fmt.Sprintf("%d records in flight", d.InFlight)
+			case d.InFlight > 0:
+				what += fmt.Sprintf(" and %d records in flight", d.InFlight)
+			}
+			no := refuse(reason, element.TopicPartition{}, "stage %s: checkpoint %s holds %s of it, and the topology has no such exchange; "+
+				"restore the exchange or its name, allow dropped state, or start under another application name", d.Stage, ref.Name, what)
+			no.Task = element.TaskID{Source: d.Stage}
+			out = append(out, *no)
+		}
+	}
+	return out
+}
+
+// refuseMixture refuses handles that name several roots: what the tasks sent to each other is in one of them only. Roots
+// that know no exchange are an exception: the application had none when they were written.
+func (in *ResolveInput) refuseMixture(refs []RootRef, out map[element.TaskID]Decision) []Refusal {
+	know := slices.ContainsFunc(refs, func(ref RootRef) bool {
+		return slices.ContainsFunc(in.Roots[ref].Root.Tasks, func(e TaskEntry) bool { return e.Parallelism > 0 })
+	})
+	if len(refs) < 2 || !know {
+		return nil
+	}
+	tasks := make([]element.TaskID, 0, len(out))
+	for id, d := range out {
+		if d.Kind == Restore {
+			tasks = append(tasks, id)
+		}
+	}
+	slices.SortFunc(tasks, element.TaskID.Compare)
+	first := tasks[0]
+	i := slices.IndexFunc(tasks, func(id element.TaskID) bool { return out[id].Root != out[first].Root })
+	a, b := out[first].Root, out[tasks[i]].Root
+	no := refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s stands at checkpoint %s (%s), task %s at checkpoint %s (%s): an application with exchanges is restored from one checkpoint of all its tasks; "+
+		"put the offsets of one checkpoint back, with their metadata", first, a.Name, a.Path, tasks[i], b.Name, b.Path)
+	no.Task = tasks[i]
+	return []Refusal{*no}
+}
+
+// stagesFrom decides on the subtasks of all stages by one root.
+func (in *ResolveInput) stagesFrom(ref RootRef, root *Root, kind DecisionKind, out map[element.TaskID]Decision) []Refusal {
+	var refused []Refusal
+	for _, s := range in.Stages {
+		old := root.stage(s.Name)
+		if no := in.checkStage(&s, ref, old); no != nil {
+			no.Task = s.task(0)
+			refused = append(refused, *no)
+			continue
+		}
+		if len(old) > 0 && old[0].Parallelism == 0 {
+			old = nil // the name was a source's, whose state goes
+		}
+		for i := range s.Parallelism {
+			out[s.task(i)] = s.decide(i, ref, old, kind)
+		}
+	}
+	slices.SortStableFunc(refused, func(a, b Refusal) int { return cmp.Compare(a.Task.Source, b.Task.Source) })
+	return refused
+}
+
+// stage gives the entries of a stage, in order.
+func (r *Root) stage(name string) []TaskEntry {
+	from := slices.IndexFunc(r.Tasks, func(e TaskEntry) bool { return e.Task.Source == name })
+	if from < 0 {
+		return nil
+	}
+	to := from
+	for to < len(r.Tasks) && r.Tasks[to].Task.Source == name {
+		to++
+	}
+	return r.Tasks[from:to]
+}
+
+// checkStage checks that the topology can take up what a root has of a stage.
+func (in *ResolveInput) checkStage(s *StageFacts, ref RootRef, old []TaskEntry) *Refusal {
+	var moving int64
+	for i := range old {
+		e := &old[i]
+		if e.Parallelism == 0 {
+			if len(e.States) > 0 && !in.DropStates {
+				return refuse(ReasonStateDropped, element.TopicPartition{}, "stage %s: checkpoint %s holds state of a source of this name, which is now an exchange; "+
+					"give the exchange another name, or allow dropped state", s.Name, ref.Name)
+			}
+			continue
+		}
+		if no := in.checkStates(&TaskFacts{Task: e.Task}, ref, e); no != nil {
+			return no
+		}
+		if e.MaxParallelism != s.MaxParallelism {
+			moving += e.inFlight()
+		}
+	}
+	if moving > 0 && !in.DropStates {
+		return refuse(ReasonInFlight, element.TopicPartition{}, "stage %s: checkpoint %s holds %d records in flight by %d key groups, the stage now has %d: they cannot be moved; "+
+			"go back to the old maximum and take an aligned checkpoint first", s.Name, ref.Name, moving, old[0].MaxParallelism, s.MaxParallelism)
+	}
+	return nil
+}
+
+// decide gives the decision on one subtask, by the old subtasks of its stage.
+func (s *StageFacts) decide(i int, ref RootRef, old []TaskEntry, kind DecisionKind) Decision {
+	d := Decision{Kind: kind, Root: ref, Stage: &StageDecision{StageFacts: *s, Subtask: i}}
+	if len(old) == 0 {
+		d.Kind, d.New, d.Root = StartEmpty, true, RootRef{Name: ref.Name}
+		return d
+	}
+	if old[0].MaxParallelism != s.MaxParallelism { // every key may be anywhere
+		d.Sources = slices.Clone(old)
+		for k := range d.Sources {
+			d.Sources[k].InFlight = nil
+		}
+		return d
+	}
+	if old[0].Parallelism == s.Parallelism {
+		d.Entry, d.Sources = old[i], old[i:i+1:i+1]
+		return d
+	}
+	from, to := element.GroupRange(i, s.Parallelism, s.MaxParallelism)
+	for k := range old {
+		lo, hi := element.GroupRange(k, old[k].Parallelism, old[k].MaxParallelism)
+		if lo < to && from < hi {
+			d.Sources = append(d.Sources, old[k])
+		}
+	}
+	return d
+}
