@@ -50,7 +50,7 @@ func addAggregate[K, V, A any](s Stream[K, V], name string, k kind, acc serde.Se
 		}
 		base := aggregateOp[K, V, A]{
 			operator: newOperator[K, V, A](c, n, down), table: table, acc: acc, fold: fn,
-			tombstones: tombstones, aliases: !isPlain[A](), arena: &c.task.arena, keepRaw: n.feedsRaw(),
+			tombstones: tombstones, aliases: !isPlain[A](), arena: &c.task.arena, keepRaw: n.feedsRaw(map[*node]bool{}),
 		}
 		if size, ok := inPlace(acc); ok {
 			return &fixedAggregateOp[K, V, A]{aggregateOp: base, size: size}, nil
@@ -74,14 +74,23 @@ func inPlace[A any](acc serde.Serde[A]) (int, bool) {
 	return serde.FixedSize(acc)
 }
 
-// feedsRaw says that some sink can write the value bytes that this step has at hand.
-func (n *node) feedsRaw() bool {
+// feedsRaw says that some sink or exchange can use the value bytes that this step has at hand. seen are the nodes that
+// were asked before.
+func (n *node) feedsRaw(seen map[*node]bool) bool {
 	for _, kid := range n.kids {
-		if kid.kind == kindSink && kid.passesValue() {
-			return true
+		if seen[kid] {
+			continue
 		}
-		if kid.kind == kindFilter && kid.feedsRaw() {
-			return true
+		seen[kid] = true
+		switch {
+		case kid.kind == kindSink:
+			if kid.passesValue() {
+				return true
+			}
+		case kid.kind == kindFilter, (kid.kind == kindMerge || kid.kind.isExchange()) && kid.passesValue():
+			if kid.feedsRaw(seen) {
+				return true
+			}
 		}
 	}
 	return false

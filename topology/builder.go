@@ -123,27 +123,40 @@ const (
 	kindSink   kind = "sink"
 )
 
-// node is a source, step or sink of the logical graph. The types of its records live in compile only.
+// node is a source, step, exchange or sink of the logical graph. The types of its records live in compile only.
 type node struct {
-	kind   kind
-	name   string
-	source *node // the source it hangs from, itself for a source
-	parent *node // nil for a source
-	kids   []*node
-	// keyCodec and valueCodec are serde ids: for sources and sinks what they read and write, for steps what the bytes
-	// carried along beside the output are in. An empty valueCodec says that there are none.
+	kind kind
+	name string
+	// root is the source or exchange that its stage begins with: itself for these, the first of them for what stands
+	// behind a merge of several stages.
+	root    *node
+	parents []*node // none for a source, several for a merge only
+	kids    []*node
+	// keyCodec and valueCodec are serde ids: for sources, exchanges and sinks what they read and write, for steps what
+	// the bytes carried along beside the output are in. An empty valueCodec says that there are none; an empty keyCodec,
+	// that they are in several codecs.
 	keyCodec, valueCodec string
 
 	topic string // sources and sinks
 	sourceConfig
 	sinkConfig
-	sinkIndex int
-	states    []state
+	exchangeConfig
+	sinkIndex  int
+	stageIndex int // sources and exchanges
+	states     []state
+	timers     bool // the last of states holds timers
+	keySerde   any  // sources and exchanges: the serde.Serde of their keys
 
 	// compile makes the operator of one task. down holds the operators of kids, in order; each is a port of this
-	// node's output type, and so is what compile returns of its input type. For a source it is a root.
+	// node's output type, and so is what compile returns of its input type. For a source it is a root. For an exchange it
+	// is the sending side, which has no kids in its stage.
 	compile func(c *compiler, n *node, down []any) (any, error)
+	// compileRoot makes the receiving side of an exchange, a root.
+	compileRoot func(c *compiler, n *node, down []any) (any, error)
 }
+
+// parent is the first one; only a merge has more. It must not be called for a source.
+func (n *node) parent() *node { return n.parents[0] }
 
 // state is one keyed state of a step.
 type state struct{ name, codec string }
@@ -166,7 +179,7 @@ func (k kind) group() string {
 // A record whose value is null is not decoded: it travels as a tombstone. A null key is not decoded either.
 func FromTopic[K, V any](b *Builder, name, topic string, k serde.Serde[K], v serde.Serde[V], opts ...SourceOption) Stream[K, V] {
 	n := &node{kind: kindSource, name: name, topic: topic}
-	n.source = n
+	n.root, n.keySerde = n, k
 	for _, o := range opts {
 		o(&n.sourceConfig)
 	}
@@ -218,9 +231,12 @@ func codecName[T any](b *Builder, n *node, role string, s serde.Serde[T]) (name 
 	return name
 }
 
-// attach hangs a step or sink under its parent.
+// attach hangs a step, exchange or sink under its parent.
 func (b *Builder) attach(n, parent *node) {
-	n.parent, n.source = parent, parent.source
+	n.parents, n.root = []*node{parent}, parent.root
+	if n.kind.isExchange() {
+		n.root = n
+	}
 	parent.kids = append(parent.kids, n)
 	b.nodes = append(b.nodes, n)
 }

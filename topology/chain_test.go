@@ -197,7 +197,7 @@ func TestATaskRefusesAnotherPartitionAndUseAfterClose(t *testing.T) {
 	p, err := b.Plan()
 	require.NoError(t, err)
 	_, err = p.NewTask("none", 0, newMemEnv())
-	require.EqualError(t, err, `topology "app" has no source "none"`)
+	require.EqualError(t, err, `topology "app" has no stage "none"`)
 }
 
 // TestAnIdleTaskPinsNoInput: the scratch batches must not keep the buffers of the last delivery alive.

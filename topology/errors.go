@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -22,9 +23,16 @@ var (
 	ErrNaN = errors.New("NaN has no order")
 	// ErrNoRecord is the reason when keyed state is used while no record is processed, so that there is no key.
 	ErrNoRecord = errors.New("keyed state used outside of Process")
+	// ErrTooManyTimers is the reason when a key would have more than TimersPerKeyMax pending timers.
+	ErrTooManyTimers = fmt.Errorf("more than %d timers for one key", TimersPerKeyMax)
+	// ErrNoOnTimer is the reason when a Processor that is no TimerProcessor sets a timer.
+	ErrNoOnTimer = errors.New("a timer was set by a Processor without OnTimer")
 	// ErrTooManyOutputs is the reason when one record makes a Processor emit more than MaxOutputsPerRecord records.
 	ErrTooManyOutputs = fmt.Errorf("more than %d outputs for one record", MaxOutputsPerRecord)
 )
+
+// timerFormat is RFC 3339 with the milliseconds that timers have.
+const timerFormat = "2006-01-02T15:04:05.000Z07:00"
 
 // RecordError says that one record could not be processed, and where.
 type RecordError struct {
@@ -33,10 +41,25 @@ type RecordError struct {
 	// Step is the name of the source (when decoding failed), step or sink that failed.
 	Step   string
 	Reason error
+	// Timer is set when the error is that of a timer. From then has no topic and Offset is -1, and so they are in errors
+	// of the records that a timer has emitted.
+	Timer *TimerRef
 }
 
-// Error names topic, partition, offset, step and reason.
+// TimerRef names a timer.
+type TimerRef struct {
+	Key []byte // as RawKey
+	At  time.Time
+}
+
+// Error names topic, partition, offset, step and reason; for a timer key and time instead of the record.
 func (e *RecordError) Error() string {
+	switch {
+	case e.Timer != nil:
+		return fmt.Sprintf("step %s: timer of key %q at %s: %v", e.Step, e.Timer.Key, e.Timer.At.UTC().Format(timerFormat), e.Reason)
+	case e.From.Topic == "":
+		return fmt.Sprintf("step %s: record of a timer: %v", e.Step, e.Reason)
+	}
 	return fmt.Sprintf("topic %s partition %d offset %d: step %s: %v", e.From.Topic, e.From.Partition, e.Offset, e.Step, e.Reason)
 }
 

@@ -17,7 +17,10 @@ const stackBytesMax = 8 << 10
 type guard struct {
 	step   string
 	policy Policy
-	env    Env
+	// byTopic gives the policy by the topic of the record's source, where that is not known beforehand; policy is for
+	// records of no topic.
+	byTopic map[string]Policy
+	env     Env
 	// at is the index of the record at work, kept up to date by the loop.
 	at int
 }
@@ -42,7 +45,10 @@ func (g *guard) loop(o looper, from element.TopicPartition, n int) error {
 		if err != nil {
 			o.undo()
 			rerr := &RecordError{From: from, Offset: o.offset(g.at), Step: g.step, Reason: err}
-			if g.policy != Skip {
+			if t, ok := o.(timerLooper); ok {
+				rerr.Timer = t.timerRef()
+			}
+			if g.policyOf(from.Topic) != Skip {
 				return bad(rerr)
 			}
 			g.env.Skipped(g.step, rerr)
@@ -54,6 +60,13 @@ func (g *guard) loop(o looper, from element.TopicPartition, n int) error {
 		i = next
 	}
 	return nil
+}
+
+func (g *guard) policyOf(topic string) Policy {
+	if p, ok := g.byTopic[topic]; ok {
+		return p
+	}
+	return g.policy
 }
 
 func (g *guard) try(o looper, from int) (next int, err error) {

@@ -37,39 +37,44 @@ type Plan struct {
 	// Stages are what tasks run: sources first, then exchanges.
 	Stages []StagePlan
 
-	sources []*node
+	roots []*node // of the stages
 }
 
 // SourcePlan is one source: a task per partition of its topic.
 type SourcePlan struct {
 	Name, Topic          string
 	Start                Start
-	Stateful             bool // some step behind it keeps state
+	Stateful             bool // some step of its stage keeps state
 	KeyCodec, ValueCodec string
 	OnDecodeError        Policy
 	OnError              Policy
 }
 
-// StepPlan is one step between a source and the sinks.
+// StepPlan is one step between a source and the sinks. Exchanges and merges are steps too.
 type StepPlan struct {
 	Name string
-	// Kind is filter, map, aggregate, count, sum, min, max, last or process.
-	Kind   string
+	// Kind is filter, map, aggregate, count, sum, min, max, last, process, merge, group-by, rebalance, broadcast or
+	// feedback.
+	Kind string
+	// Source is the name of the stage that it belongs to: the first one in the order of definition when there are
+	// several, its own for an exchange.
 	Source string
 	// From is the name of the source or step that it consumes.
 	From string
+	// More names the others, for a merge.
+	More []string
 }
 
 // SinkPlan is one sink. Index is what Env.Emit is called with: its place in Plan.Sinks.
 type SinkPlan struct {
 	Index                int
 	Name, Topic          string
-	Source               string
+	Source               string // the stage, the first one when there are several
 	From                 string // the source or step that it consumes
 	KeyCodec, ValueCodec string
 }
 
-// StatePlan is one keyed state. A state that was restored under the same source, step and name must have the same codecs.
+// StatePlan is one keyed state. Source is the stage that it belongs to. A state that was restored under the same source, step and name must have the same codecs.
 type StatePlan struct {
 	Source, Step, Name string
 	KeyCodec, Codec    string
@@ -84,31 +89,30 @@ func (s StatePlan) String() string { return s.ID() + "@" + s.Codec }
 // Plan checks the topology and makes the plan. The error is a *PlanError with all problems, classed to end the process.
 // A later change of the Builder does not change the plan.
 func (b *Builder) Plan() (*Plan, error) {
-	problems := slices.Concat(b.problems, b.check())
-	if len(problems) > 0 {
-		return nil, fault.Stopf(fault.BadFile, "%w", &PlanError{Application: b.application, Problems: problems})
+	if err := planError(b.application, slices.Concat(b.problems, b.check())); err != nil {
+		return nil, err
 	}
 	p := &Plan{Application: b.application}
-	for _, n := range b.clone() {
+	nodes := b.clone()
+	for _, n := range nodes {
 		p.add(n)
 	}
-	for _, s := range p.Sources {
-		stage := StagePlan{Name: s.Name, Index: len(p.Stages), KeyCodec: s.KeyCodec, ValueCodec: s.ValueCodec, Stateful: s.Stateful}
-		for _, sink := range p.Sinks {
-			if sink.Source == s.Name {
-				stage.Sinks = append(stage.Sinks, sink.Index)
-			}
-		}
-		p.Stages = append(p.Stages, stage)
-	}
+	p.addStages(nodes)
 	return p, nil
 }
 
-// add enters a node; parents come before children.
+// planError gives nil when there is no problem.
+func planError(application string, ps []Problem) error {
+	if len(ps) == 0 {
+		return nil
+	}
+	return fault.Stopf(fault.BadFile, "%w", &PlanError{Application: application, Problems: ps})
+}
+
+// add enters a node.
 func (p *Plan) add(n *node) {
 	switch n.kind {
 	case kindSource:
-		p.sources = append(p.sources, n)
 		p.Sources = append(p.Sources, SourcePlan{
 			Name: n.name, Topic: n.topic, Start: n.start, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
 			OnDecodeError: n.onDecode, OnError: n.onError,
@@ -116,17 +120,23 @@ func (p *Plan) add(n *node) {
 	case kindSink:
 		n.sinkIndex = len(p.Sinks)
 		p.Sinks = append(p.Sinks, SinkPlan{
-			Index: n.sinkIndex, Name: n.name, Topic: n.topic, Source: n.source.name, From: n.parent.name,
+			Index: n.sinkIndex, Name: n.name, Topic: n.topic, Source: n.root.name, From: n.parent().name,
 			KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
 		})
 	default:
-		p.Steps = append(p.Steps, StepPlan{Name: n.name, Kind: string(n.kind), Source: n.source.name, From: n.parent.name})
+		step := StepPlan{Name: n.name, Kind: string(n.kind), Source: n.root.name, From: n.parent().name}
+		for _, more := range n.parents[1:] {
+			step.More = append(step.More, more.name)
+		}
+		p.Steps = append(p.Steps, step)
 	}
 	for _, s := range n.states {
 		p.States = append(p.States, StatePlan{
-			Source: n.source.name, Step: n.name, Name: s.name, KeyCodec: n.source.keyCodec, Codec: s.codec,
+			Source: n.root.name, Step: n.name, Name: s.name, KeyCodec: n.parent().keyCodec, Codec: s.codec,
 		})
-		p.Sources[slices.Index(p.sources, n.source)].Stateful = true
+		for i := range p.Sources {
+			p.Sources[i].Stateful = p.Sources[i].Stateful || p.Sources[i].Name == n.root.name
+		}
 	}
 }
 
@@ -136,16 +146,18 @@ func (b *Builder) clone() []*node {
 	out := make([]*node, len(b.nodes))
 	for i, n := range b.nodes {
 		c := *n
-		c.kids = nil
 		c.states = slices.Clone(n.states)
 		twin[n], out[i] = &c, &c
 	}
-	for _, c := range out {
-		c.source = twin[c.source]
-		if c.parent != nil {
-			c.parent = twin[c.parent]
-			c.parent.kids = append(c.parent.kids, c)
+	twins := func(ns []*node) []*node {
+		var out []*node
+		for _, n := range ns {
+			out = append(out, twin[n])
 		}
+		return out
+	}
+	for _, c := range out {
+		c.root, c.parents, c.kids = twin[c.root], twins(c.parents), twins(c.kids)
 	}
 	return out
 }
@@ -167,10 +179,8 @@ func (b *Builder) check() []Problem {
 	}
 	b.checkNames(note)
 	b.checkTopics(note)
+	b.checkStages(note)
 	for _, n := range b.sources {
-		if len(n.kids) == 0 {
-			note(n.kind, n.name, "nothing consumes it")
-		}
 		checkOptions(n, note)
 	}
 	return ps

@@ -31,7 +31,8 @@ type Processor[K, V, W any] interface {
 }
 
 // Process adds a step of the user's own. newFn makes a new instance for each task. When the Processor declares state, a
-// null key goes to the source's OnError policy as ErrNullKey; without state null keys are handed to it.
+// null key goes to the source's OnError policy as ErrNullKey; without state null keys are handed to it. A Processor that is
+// a TimerProcessor has timers, which are state too.
 func Process[K, V, W any](s Stream[K, V], name string, newFn func() Processor[K, V, W]) Stream[K, W] {
 	if s.b == nil {
 		return Stream[K, W]{}
@@ -50,8 +51,12 @@ func Process[K, V, W any](s Stream[K, V], name string, newFn func() Processor[K,
 		if p == nil {
 			return errNilProcessor
 		}
+		_, n.timers = p.(TimerProcessor[K, W])
 		return p.Open(ctx)
 	})
+	if n.timers {
+		n.states = append(n.states, state{name: timerState, codec: timerCodec})
+	}
 	return out
 }
 
@@ -59,7 +64,7 @@ var errNilProcessor = fmt.Errorf("the function gives a nil Processor")
 
 // declareStates runs open in planning mode and notes the states that it declares.
 func (b *Builder) declareStates(n *node, open func(*ProcessContext) error) {
-	ctx := &ProcessContext{step: n.name, source: n.source.name, application: b.application, partition: -1, planning: true}
+	ctx := &ProcessContext{step: n.name, source: n.root.name, application: b.application, partition: -1, planning: true}
 	if err := callOpen(ctx, open); err != nil {
 		b.problem(n.kind, n.name, "opening it to learn its states: %v", err)
 	}
@@ -90,6 +95,8 @@ type ProcessContext struct {
 	opened bool
 	slots  []*stateSlot
 	tables func(name, codec string) (StateTable, error)
+	timers *timerSet // nil when the Processor has none
+	now    func() int64
 	arena  *arena
 	key    []byte // of the record at work, nil when there is none
 	err    error  // the first failure of a state call since the last check
@@ -124,7 +131,7 @@ type Value[S any] struct {
 	plain bool
 }
 
-// ValueState declares a state of a Processor, in Open. Within the step the name is unique and matches
+// ValueState declares a state of a Processor, in Open. Within the step the name is unique, is not "timers" and matches
 // ^[A-Za-z0-9._-]{1,128}$. The state survives restarts as long as the names of step, state and codec stay.
 func ValueState[S any](ctx *ProcessContext, name string, codec serde.Serde[S]) *Value[S] {
 	v := &Value[S]{slot: &stateSlot{ctx: ctx, name: name}, codec: codec}
@@ -137,6 +144,9 @@ func ValueState[S any](ctx *ProcessContext, name string, codec serde.Serde[S]) *
 		return v
 	case !validName(name):
 		ctx.fail(fmt.Errorf("state %q: %s", name, nameRule))
+		return v
+	case name == timerState:
+		ctx.fail(fmt.Errorf("state %q: the name is reserved for timers", name))
 		return v
 	case slices.ContainsFunc(ctx.slots, func(s *stateSlot) bool { return s.name == name }):
 		ctx.fail(fmt.Errorf("state %q: declared twice", name))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/millweir/millweir/serde"
 )
 
 // segmentRecords is how many outputs of a Processor gather before they are handed on, at the end of a record.
@@ -99,6 +101,8 @@ type processOp[K, V, W any] struct {
 	fn  Processor[K, V, W]
 	col Collector[K, W]
 	rec *Rec[K, V] // at work
+	// timers fires them, nil when there are none.
+	timers *timerRun[K, V, W]
 }
 
 func newProcessOp[K, V, W any](c *compiler, n *node, newFn func() Processor[K, V, W], down []any) (any, error) {
@@ -117,20 +121,48 @@ func newProcessOp[K, V, W any](c *compiler, n *node, newFn func() Processor[K, V
 	}
 	p.col.out = &p.out
 	p.col.carry = func(r *Rec[K, W]) { carry(r, p.rec) }
+	p.ctx.now = c.env.Now
 	err := callOpen(p.ctx, func(ctx *ProcessContext) error {
 		if p.fn = newFn(); p.fn == nil {
 			return errNilProcessor
 		}
 		return p.fn.Open(ctx)
 	})
-	if err == nil && len(p.ctx.slots) != len(n.states) {
-		err = fmt.Errorf("%d states declared, %d when the topology was planned", len(p.ctx.slots), len(n.states))
+	if err == nil {
+		err = p.openTimers(c, n)
 	}
 	p.ctx.opened = true
 	if err != nil {
 		return nil, fmt.Errorf("open step %s: %w", n.name, errors.Join(err, p.closeFn()))
 	}
 	return p, nil
+}
+
+// openTimers checks that the Processor has the states that the plan lists, and reads its timers.
+func (p *processOp[K, V, W]) openTimers(c *compiler, n *node) error {
+	fn, timers := p.fn.(TimerProcessor[K, W])
+	states := n.states
+	if n.timers {
+		states = states[:len(states)-1]
+	}
+	switch {
+	case len(p.ctx.slots) != len(states):
+		return fmt.Errorf("%d states declared, %d when the topology was planned", len(p.ctx.slots), len(states))
+	case timers != n.timers:
+		return fmt.Errorf("it has timers: %t; when the topology was planned: %t", timers, n.timers)
+	case !timers:
+		return nil
+	}
+	table, err := c.state(n, n.states[len(states)])
+	if err != nil {
+		return err
+	}
+	if p.ctx.timers, err = newTimerSet(table); err != nil {
+		return err
+	}
+	p.timers = &timerRun[K, V, W]{p: p, fn: fn, key: c.root.keySerde.(serde.Serde[K])}
+	c.task.timed = append(c.task.timed, p.timers)
+	return nil
 }
 
 func (p *processOp[K, V, W]) push(b *Batch[K, V]) error { return p.feed(p, b) }
@@ -150,21 +182,42 @@ func (p *processOp[K, V, W]) run(from int) (int, error) {
 	return len(recs), nil
 }
 
-// one processes a record. State changes and outputs count only when all went well.
+// one processes a record.
 func (p *processOp[K, V, W]) one(in *Rec[K, V]) error {
-	if in.RawKey == nil && len(p.ctx.slots) > 0 {
+	if in.RawKey == nil && (len(p.ctx.slots) > 0 || p.timers != nil) {
 		return ErrNullKey
 	}
+	p.begin(in)
+	if err := p.fn.Process(p.ctx, in, &p.col); err != nil {
+		return err
+	}
+	return p.commit(in)
+}
+
+// begin sets the record at work.
+func (p *processOp[K, V, W]) begin(in *Rec[K, V]) {
 	p.rec, p.ctx.key, p.ctx.err = in, in.RawKey, nil
 	p.col.from, p.col.err = len(p.out.Recs), nil
 	for _, s := range p.ctx.slots {
 		s.change = changeNone
 	}
-	if err := p.fn.Process(p.ctx, in, &p.col); err != nil {
-		return err
+	if p.ctx.timers != nil {
+		p.ctx.timers.begin()
 	}
+}
+
+// commit ends it: state changes, timers and outputs count only when all went well.
+func (p *processOp[K, V, W]) commit(in *Rec[K, V]) error {
 	if err := cmp.Or(p.ctx.err, p.col.err); err != nil {
 		return err
+	}
+	if t := p.ctx.timers; t != nil {
+		if err := t.prepare(in.RawKey); err != nil {
+			return err
+		}
+		if err := t.apply(in.RawKey); err != nil {
+			return err
+		}
 	}
 	for _, s := range p.ctx.slots {
 		s.apply()
@@ -183,6 +236,9 @@ func (p *processOp[K, V, W]) undo() {
 
 func (p *processOp[K, V, W]) release() {
 	p.rec, p.ctx.key = nil, nil
+	if p.timers != nil {
+		p.timers.release()
+	}
 	p.operator.release()
 }
 

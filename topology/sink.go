@@ -34,11 +34,11 @@ func newSinkOp[K, V any](c *compiler, n *node, k serde.Serde[K], v serde.Serde[V
 	}
 }
 
-// passesKey says that the key bytes of the input are what this sink writes.
-func (n *node) passesKey() bool { return n.keyCodec == n.source.keyCodec }
+// passesKey says that the key bytes at hand in the parent's output are what this sink writes.
+func (n *node) passesKey() bool { return n.keyCodec == n.parent().keyCodec }
 
 // passesValue says that value bytes at hand in the parent's output are what this sink writes.
-func (n *node) passesValue() bool { return n.valueCodec == n.parent.valueCodec }
+func (n *node) passesValue() bool { return n.valueCodec == n.parent().valueCodec }
 
 func (s *sinkOp[K, V]) push(b *Batch[K, V]) error {
 	s.in = b

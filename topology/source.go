@@ -11,11 +11,16 @@ import (
 // for the scratch batches of a chain to stay in the cache.
 const batchRecords = 256
 
-// root is the source operator as its task sees it, without the types of its records.
+// root is the first operator of a stage as its task sees it, without the types of its records. It is a source or a
+// receiver.
 type root interface {
-	process(from element.TopicPartition, recs []element.Record) error
 	release()
 	close() error
+}
+
+// source is the root of a source's stage.
+type source interface {
+	process(from element.TopicPartition, recs []element.Record) error
 }
 
 // sourceOp decodes.
