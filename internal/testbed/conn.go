@@ -214,10 +214,11 @@ func (a answer) judge(frame []byte) ([]byte, error) {
 		return frame, nil
 	}
 	for _, r := range a.rules {
-		if r.Rewrite == nil {
+		if r.Rewrite == nil || !touches(resp, r.Partitions) {
 			continue
 		}
-		if e := r.Rewrite(a.req); e != nil && spoil(resp, e.Code, r.Partitions) {
+		if e := r.Rewrite(a.req); e != nil {
+			spoil(resp, e.Code, r.Partitions)
 			r.told.Add(1)
 			return frameOf(resp, binary.BigEndian.Uint32(frame[4:])), nil
 		}

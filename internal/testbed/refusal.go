@@ -108,13 +108,21 @@ func ErrorOf(resp kmsg.Response) error {
 	return nil
 }
 
-// spoil sets the error, at some partitions or all, and takes away what an answer with an error does not have. It says
-// whether there was anything to set.
-func spoil(resp kmsg.Response, code int16, partitions []int32) (set bool) {
+// meant says that a result is one of those that a rule with these partitions is about.
+func (r result) meant(partitions []int32) bool {
+	return r.partition < 0 || len(partitions) == 0 || slices.Contains(partitions, r.partition)
+}
+
+// touches says that an answer has such a result.
+func touches(resp kmsg.Response, partitions []int32) bool {
+	return slices.ContainsFunc(results(resp), func(r result) bool { return r.meant(partitions) })
+}
+
+// spoil sets the error, at some partitions or all, and takes away what an answer with an error does not have.
+func spoil(resp kmsg.Response, code int16, partitions []int32) {
 	for _, r := range results(resp) {
-		if r.partition < 0 || len(partitions) == 0 || slices.Contains(partitions, r.partition) {
+		if r.meant(partitions) {
 			*r.code = code
-			set = true
 		}
 	}
 	switch r := resp.(type) {
@@ -131,5 +139,4 @@ func spoil(resp kmsg.Response, code int16, partitions []int32) (set bool) {
 	case *kmsg.InitProducerIDResponse:
 		r.ProducerID, r.ProducerEpoch = -1, -1
 	}
-	return set
 }

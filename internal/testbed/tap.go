@@ -46,7 +46,8 @@ type Rule struct {
 	// it was asked for, and the client is told that it has not. nil leaves the answer alone. It runs where
 	// After does. The first rule that gives an error wins.
 	Rewrite func(kmsg.Request) *kerr.Error
-	// Partitions narrows down which results Rewrite replaces, in answers that have one per partition; none means all.
+	// Partitions narrows down which results Rewrite replaces, in answers that have one per partition, and so which answers it
+	// is asked about; none means all.
 	Partitions []int32
 
 	hits, told atomic.Int64
