@@ -74,6 +74,7 @@ type sinkhole struct{}
 
 func (sinkhole) ProduceBatch(context.Context, []kgo.Record) error { return nil }
 func (sinkhole) Seal(context.Context, element.CheckpointID) error { return nil }
+func (sinkhole) Reopen(context.Context) error                     { return nil }
 
 func TestWriteAllocatesOncePerBatch(t *testing.T) {
 	s, err := New(Config{Transactions: sinkhole{}, Targets: []Target{{Name: "out", Topic: "out", Partitions: 4}}})

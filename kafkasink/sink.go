@@ -15,6 +15,9 @@ import (
 	"github.com/millweir/millweir/element"
 )
 
+// ErrTakenBack says that a checkpoint was given up before it was sealed.
+var ErrTakenBack = errors.New("the checkpoint was given up")
+
 // ErrDiscarded says that the attempt which the sink belongs to is over.
 var ErrDiscarded = errors.New("the attempt is over, its output is discarded")
 
@@ -27,6 +30,8 @@ type Transactions interface {
 	ProduceBatch(ctx context.Context, recs []kgo.Record) error
 	// Seal ends the open transaction's content and returns nil when all of it is acknowledged.
 	Seal(ctx context.Context, id element.CheckpointID) error
+	// Reopen takes back a Seal that succeeded and whose commit has not begun: the transaction takes records again.
+	Reopen(ctx context.Context) error
 }
 
 // Target is one sink of the plan; its index in Config.Targets is the sink's index there.
@@ -67,6 +72,10 @@ type Sink struct {
 	// draining is a lock that a context can give up waiting for: it is held while released records are produced, so
 	// that a Seal comes after them. It holds one value while it is free.
 	draining chan struct{}
+	sealed   element.CheckpointID // under draining: sealed and not released; 0 = none
+	broken   error                // under draining: a seal that failed, and took the transaction with it
+
+	back atomic.Pointer[[]span] // checkpoints that were taken back; changed under draining
 
 	mu      sync.Mutex
 	writers map[element.TaskID]*Writer // under mu
@@ -113,7 +122,7 @@ func (s *Sink) WriterBehind(task element.TaskID, behind element.CheckpointID) *W
 	w := s.writers[task]
 	if w == nil {
 		w = &Writer{sink: s, task: task}
-		if behind != 0 {
+		if behind != 0 && !s.takenBack(behind) {
 			w.queues = []queue{{after: behind}}
 		}
 		s.writers[task] = w
@@ -126,18 +135,27 @@ func (s *Sink) HeldBack() int64 { return s.held.Load() }
 
 // Seal ends the transaction's content for checkpoint id. Every writer must have passed Barrier(id). nil means that all
 // of it is acknowledged by the broker. A refused record gives an error with topic and reason, classed: too large or
-// malformed = Stop/BadRecord, no access = Stop/Denied.
+// malformed = Stop/BadRecord, no access = Stop/Denied. A checkpoint that was taken back gives ErrTakenBack, and nothing
+// is sealed.
 func (s *Sink) Seal(ctx context.Context, id element.CheckpointID) error {
 	if err := s.lockDrain(ctx); err != nil {
 		return err
 	}
 	defer s.unlockDrain()
+	if s.takenBack(id) {
+		return ErrTakenBack
+	}
 	for _, w := range s.sorted() {
 		if err := w.sealable(id); err != nil {
 			return err
 		}
 	}
-	return s.cfg.Transactions.Seal(ctx, id)
+	if err := s.cfg.Transactions.Seal(ctx, id); err != nil {
+		s.broken = err
+		return err
+	}
+	s.sealed = id
+	return nil
 }
 
 // Release ends the hold-back of barrier id after its commit: what the writers hold since then goes into the next
@@ -147,8 +165,10 @@ func (s *Sink) Release(id element.CheckpointID) error {
 		return err
 	}
 	defer s.unlockDrain()
+	s.sealed = 0
+	s.forgetBack(id)
 	for _, w := range s.sorted() {
-		if err := w.drain(id); err != nil {
+		if err := w.drain(s.over, id); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,9 @@ type recorder struct {
 	sealed bool
 	seals  []element.CheckpointID
 	err    error
-	gate   chan struct{} // if not nil, each ProduceBatch takes a value first
+
+	reopened int
+	gate     chan struct{} // if not nil, each ProduceBatch takes a value first
 }
 
 func newRecorder() *recorder { return &recorder{txns: [][]string{nil}} }
@@ -57,6 +59,17 @@ func (r *recorder) Seal(_ context.Context, id element.CheckpointID) error {
 	defer r.mu.Unlock()
 	r.sealed = true
 	r.seals = append(r.seals, id)
+	return r.err
+}
+
+func (r *recorder) Reopen(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.sealed {
+		return errors.New("not sealed")
+	}
+	r.sealed = false
+	r.reopened++
 	return r.err
 }
 
@@ -328,20 +341,21 @@ func TestOrderAndTransactionUnderLoad(t *testing.T) {
 }
 
 // runTask writes numbered records, <task>:<epoch>:<number>, and passes barriers as they come.
-func runTask(w *Writer, id, batches int, barriers <-chan element.CheckpointID, passed chan<- error) {
-	epoch, n := element.CheckpointID(0), 0
+// It gives the number of records.
+func runTask(w *Writer, id, batches int, barriers <-chan element.CheckpointID, passed chan<- error) (n int) {
+	epoch := element.CheckpointID(0)
 	for {
 		for range batches {
 			v := []string{fmt.Sprintf("%d:%d:%d", id, epoch, n), fmt.Sprintf("%d:%d:%d", id, epoch, n+1)}
 			n += 2
 			if err := w.Write(context.Background(), 0, recs(v...)); err != nil {
 				passed <- err
-				return
+				return n
 			}
 		}
 		b, ok := <-barriers
 		if !ok {
-			return
+			return n
 		}
 		w.Barrier(b)
 		epoch = b

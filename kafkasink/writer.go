@@ -85,10 +85,14 @@ func (w *Writer) fits(t *Target, recs []element.Record) error {
 	return nil
 }
 
-// Barrier says that what follows belongs to the transaction after checkpoint id.
+// Barrier says that what follows belongs to the transaction after checkpoint id. The barrier of a checkpoint that was
+// taken back meanwhile means nothing.
 func (w *Writer) Barrier(id element.CheckpointID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.sink.takenBack(id) {
+		return
+	}
 	w.queues = append(w.queues, queue{after: id})
 }
 
@@ -151,7 +155,7 @@ func (w *Writer) sealable(id element.CheckpointID) error {
 // The queue is removed only under the lock, when nothing is left in it and everything that was in it has been handed
 // over. Taking the queue out first, or all batches at once, would let Write(4) overtake. There is one drain at a time
 // (Sink.draining). It catches up: while it runs, Write waits at the limit, and each of its batches takes the same way.
-func (w *Writer) drain(id element.CheckpointID) error {
+func (w *Writer) drain(ctx context.Context, id element.CheckpointID) error {
 	for {
 		b, ok := w.next(id)
 		if !ok {
@@ -161,7 +165,7 @@ func (w *Writer) drain(id element.CheckpointID) error {
 		if w.sink.over.Err() != nil {
 			return ErrDiscarded
 		}
-		err := w.sink.cfg.Transactions.ProduceBatch(w.sink.over, b.recs)
+		err := w.sink.cfg.Transactions.ProduceBatch(ctx, b.recs)
 		w.sink.held.Add(-b.size)
 		w.sink.wake()
 		if err != nil {
