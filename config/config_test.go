@@ -10,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/processor"
 )
 
 var update = flag.Bool("update", false, "write the golden files and docs/settings.md anew")
@@ -50,9 +52,10 @@ func TestDefaults(t *testing.T) {
 		Application:   "app",
 		DataDir:       "./data",
 		Kafka:         Kafka{Brokers: []string{"localhost:9092"}},
-		Checkpointing: Checkpointing{Mode: ExactlyOnce, Interval: time.Second, Timeout: 50 * time.Second},
-		State: State{Backend: Badger, Checkpoints: Checkpoints{Dir: "data/checkpoints", NumRetained: 3},
-			LocalRecovery: true, LocalRootDirs: []string{"data/local"}, UncommittedLimit: 64 << 20},
+		Checkpointing: Checkpointing{Mode: processor.ExactlyOnce, Interval: time.Second, Timeout: 50 * time.Second, MaxConcurrent: 1, Retention: processor.RetainOnCancellation},
+		State: State{Backend: processor.Badger, Checkpoints: Checkpoints{Dir: "data/checkpoints", NumRetained: 3},
+			Async: true, Incremental: true, MemoryThreshold: 20 << 10, WriteBufferSize: 4 << 10, MemoryLimit: 256 << 20, LocalRecovery: true, LocalRootDirs: []string{"data/local"}, UncommittedLimit: 64 << 20},
+		Restart:     restart.Config{}.WithDefaults(),
 		Transaction: Transaction{Timeout: time.Minute},
 		Group:       Group{SessionTimeout: 10 * time.Second},
 		Sink:        Sink{HoldBackLimit: 64 << 20},
@@ -62,14 +65,16 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestEverySettingCanBeGiven(t *testing.T) {
+	obeyAll(t)
 	text := minimal + `data-dir: /d
-checkpointing: {interval: 2s, timeout: 10s, min-pause: 3s, mode: exactly-once, max-concurrent: 1, tolerable-failures: 0, unaligned: false, aligned-timeout: 0ms, retention: retain-on-cancellation, prefer-checkpoint-for-recovery: false, force: false}
+checkpointing: {interval: 2s, timeout: 10s, min-pause: 3s, mode: exactly-once, max-concurrent: 1, tolerable-failures: unlimited, unaligned: true, aligned-timeout: 100ms, retention: delete-on-cancellation, prefer-checkpoint-for-recovery: true, force: true}
 state:
-  backend: {type: memory, async: true, incremental: true, local-recovery: false}
+  backend: {type: memory, async: false, incremental: false, local-recovery: false, fs: {memory-threshold: 0, write-buffer-size: 64kb}, memory-limit: 1gb}
   local: {root-dirs: [/a, /b]}
   checkpoints: {dir: "file:///c%20d", num-retained: 7}
+  savepoints: {dir: "file:///s"}
   uncommitted-limit: 1GB
-restart-strategy: {type: exponential-delay}
+restart-strategy: {type: failure-rate, same-record-failures: unlimited, failure-rate: {max-failures-per-interval: 5, failure-rate-interval: 2m, delay: 3s}}
 transaction: {timeout: 2m}
 instance: {id: i-1}
 group: {session-timeout: 45s}
@@ -79,12 +84,14 @@ shutdown: {timeout: 5s}
 	text = strings.Replace(text, `"localhost:9092"`, `[a:1, "[::1]:2"]`, 1)
 	s := mustLoad(t, text, nil, nil)
 	require.Equal(t, Service{
-		Application:   "app",
-		DataDir:       "/d",
-		Kafka:         Kafka{Brokers: []string{"a:1", "[::1]:2"}},
-		Checkpointing: Checkpointing{Mode: ExactlyOnce, Interval: 2 * time.Second, Timeout: 10 * time.Second, MinPause: 3 * time.Second},
-		State: State{Backend: Memory, Checkpoints: Checkpoints{Dir: "/c d", NumRetained: 7},
-			LocalRootDirs: []string{"/a", "/b"}, UncommittedLimit: 1 << 30},
+		Application: "app",
+		DataDir:     "/d",
+		Kafka:       Kafka{Brokers: []string{"a:1", "[::1]:2"}},
+		Checkpointing: Checkpointing{Mode: processor.ExactlyOnce, Interval: 2 * time.Second, Timeout: 10 * time.Second, MinPause: 3 * time.Second,
+			MaxConcurrent: 1, TolerableFailures: -1, Unaligned: true, AlignedTimeout: 100 * time.Millisecond, Retention: processor.DeleteOnCancellation, PreferCheckpoint: true, Force: true},
+		State: State{Backend: processor.Memory, Checkpoints: Checkpoints{Dir: "/c d", NumRetained: 7}, WriteBufferSize: 64 << 10, MemoryLimit: 1 << 30,
+			SavepointsDir: "/s", LocalRootDirs: []string{"/a", "/b"}, UncommittedLimit: 1 << 30},
+		Restart:     restart.Config{Strategy: restart.FailureRate, SameRecord: -1, Rate: restart.Rate{MaxFailures: 5, Interval: 2 * time.Minute, Delay: 3 * time.Second}},
 		Transaction: Transaction{Timeout: 2 * time.Minute},
 		Instance:    Instance{ID: "i-1"},
 		Group:       Group{SessionTimeout: 45 * time.Second},
@@ -93,12 +100,7 @@ shutdown: {timeout: 5s}
 	}, settingsOf(s))
 	again := mustLoad(t, s.Print(), nil, nil)
 	require.Equal(t, settingsOf(s), settingsOf(again))
-	p := s.Processor()
-	require.Equal(t, "/c d", p.CheckpointsDir)
-	require.Equal(t, "memory", string(p.Backend))
-	require.True(t, p.NoLocalRecovery)
-	require.False(t, mustLoad(t, minimal, nil, nil).Processor().NoLocalRecovery)
-	require.Equal(t, 3*time.Second, p.MinPause)
+	require.Equal(t, s.Processor(), again.Processor())
 }
 
 func TestPrecedence(t *testing.T) {
@@ -122,7 +124,7 @@ func TestPrecedence(t *testing.T) {
 		}
 	}
 	for _, way := range [][2][]string{{{"state.backend=badger"}, nil}, {{"state.backend.type=badger"}, nil}, {nil, {"MILLWEIR_STATE_BACKEND=badger"}}, {nil, {"MILLWEIR_STATE_BACKEND_TYPE=badger"}}} {
-		require.Equal(t, Badger, mustLoad(t, text, way[0], way[1]).State.Backend)
+		require.Equal(t, processor.Badger, mustLoad(t, text, way[0], way[1]).State.Backend)
 	}
 	s := mustLoad(t, strings.Replace(minimal, `kafka: {brokers: "localhost:9092"}`, "", 1), []string{"kafka.brokers=a:1,b:2"}, nil)
 	require.Equal(t, []string{"a:1", "b:2"}, s.Kafka.Brokers)
@@ -132,7 +134,7 @@ func TestC43_TheSameRulesOnAllWaysIn(t *testing.T) {
 	for value, want := range map[string]string{
 		"30": "is not a duration: it has no unit; write it as 500ms, 10s, 1m or 1h30m", "0s": "zero is not possible here: at least 10ms",
 		"-5s": "it must not be negative", "1d": `unknown unit "d", the units are ms, s, m, h`, "10 s": "it has a space", "": "a value is required",
-		"~": "", "disabled": "disabled is not available yet", "5ms": "is out of range: from 10ms to 1h",
+		"~": "", "Disabled": "is not a duration", "5ms": "is out of range: from 10ms to 1h",
 	} {
 		_, file := load(minimal+"checkpointing: {interval: "+value+"}", nil, nil)
 		_, quoted := load(minimal+"checkpointing: {interval: '"+value+"'}", nil, nil)
@@ -212,6 +214,7 @@ func TestTransactionTimeout(t *testing.T) {
 
 // TestC43_MistakesInServiceFiles compares what is said about whole files: testdata/NAME.yaml with testdata/NAME.errors.
 func TestC43_MistakesInServiceFiles(t *testing.T) {
+	obeyAll(t)
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -232,6 +235,7 @@ func TestAFileThatIsNotThere(t *testing.T) {
 }
 
 func TestPrint(t *testing.T) {
+	obeyAll(t)
 	text := strings.Replace(minimal, "in, key", "'${TOPIC}', key", 1) + "checkpointing: {interval: 2s}\nsteps:\n  f:\n    from: in\n    filter: value.a == \"$${x}\"\n"
 	text = strings.Replace(text, "from: in, topic: out", "from: f, topic: NO", 1)
 	s := mustLoad(t, text, []string{"shutdown.timeout=5s"}, []string{"TOPIC=010", "MILLWEIR_SINK_HOLD_BACK_LIMIT=2mb"})

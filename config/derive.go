@@ -2,14 +2,16 @@ package config
 
 import (
 	"path/filepath"
-	"time"
+	"strings"
 
+	"github.com/millweir/millweir/internal/rules"
 	"github.com/millweir/millweir/internal/yamlx"
+	"github.com/millweir/millweir/processor"
 )
 
 // derive fills in what depends on other settings and checks what must fit together. With mistakes in the values
 // themselves there is nothing to derive from.
-func derive(s *Service, in *inputs, ps *Problems) {
+func derive(s *Service, in *inputs, root *yamlx.Node, ps *Problems) {
 	if ps.Len() > 0 {
 		return
 	}
@@ -17,32 +19,34 @@ func derive(s *Service, in *inputs, ps *Problems) {
 		s.State.Checkpoints.Dir = filepath.Join(s.DataDir, "checkpoints")
 		s.setDerived("state.checkpoints.dir", s.State.Checkpoints.Dir)
 	}
-	s.State.Checkpoints.Dir = dirOf(s.State.Checkpoints.Dir)
+	s.State.Checkpoints.Dir = rules.DirOf(s.State.Checkpoints.Dir)
+	s.State.SavepointsDir = rules.DirOf(s.State.SavepointsDir)
 	if len(s.State.LocalRootDirs) == 0 {
 		s.State.LocalRootDirs = []string{filepath.Join(s.DataDir, "local")}
 		s.setDerived("state.local.root-dirs", s.State.LocalRootDirs...)
 	}
-
-	c := s.Checkpointing
-	least := LeastTransactionTimeout(c)
-	given := in.of("transaction.timeout")
-	if len(given) == 0 {
-		s.Transaction.Timeout = max(minTransactionTimeout, least)
+	if len(in.of("transaction.timeout")) == 0 {
+		c := s.Checkpointing
+		s.Transaction.Timeout = processor.TransactionTimeoutFor(c.Interval, c.MinPause, c.Timeout)
 		s.setDerived("transaction.timeout", yamlx.FormatDuration(s.Transaction.Timeout))
-		return
 	}
-	if s.Transaction.Timeout < least {
-		given[len(given)-1].node.Errorf(
-			"%s is too short: the larger of checkpointing.interval (%s) and checkpointing.min-pause (%s), plus checkpointing.timeout (%s), plus %s needs at least %s",
-			yamlx.FormatDuration(s.Transaction.Timeout), yamlx.FormatDuration(c.Interval), yamlx.FormatDuration(c.MinPause),
-			yamlx.FormatDuration(c.Timeout), yamlx.FormatDuration(transactionReserve), yamlx.FormatDuration(least))
+	for _, m := range s.Processor().Check() {
+		ps.Add(in.placeOf(m, root), m.Setting, "%s", m.Text)
 	}
 }
 
-// LeastTransactionTimeout is the time that a Kafka transaction may have to stay open: it begins with one checkpoint
-// and ends with the commit of the next one.
-func LeastTransactionTimeout(c Checkpointing) time.Duration {
-	return max(c.Interval, c.MinPause) + c.Timeout + transactionReserve
+// placeOf gives where a mistake is to be shown: at the setting that has it, or, when that one was not given, at one that
+// its text names.
+func (in *inputs) placeOf(m processor.Mistake, root *yamlx.Node) yamlx.Pos {
+	if given := in.of(m.Setting); len(given) > 0 {
+		return given[len(given)-1].node.Pos()
+	}
+	for i := range table {
+		if given := in.of(table[i].Path); len(given) > 0 && strings.Contains(m.Text, table[i].Path) {
+			return given[len(given)-1].node.Pos()
+		}
+	}
+	return root.Pos()
 }
 
 func (s *Service) setDerived(path string, texts ...string) {

@@ -1,33 +1,36 @@
 package config
 
 import (
-	"net"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/rules"
 	"github.com/millweir/millweir/internal/yamlx"
 )
 
-// reader reads one value into the service and gives it as texts, in the form in which Print shows it.
-type reader func(n *yamlx.Node, s *Service) (texts []string, ok bool)
+// reader reads one value of a setting into the service and gives it as texts, in the form in which Print shows it.
+type reader func(n *yamlx.Node, set *Setting, s *Service) (texts []string, ok bool)
 
 // Setting is one row of the table.
 type Setting struct {
 	Path    string // dotted
 	Type    string // what may be written, for the reference
 	Default string // as it would be written; "" = none, or derived as Doc says
-	Doc     string // one sentence
-	Flink   string // the same setting in Flink, "" when it has none
-	// Only says that the setting is known but not built yet: the default is the single value that is accepted, none
-	// when Default is "".
+	Doc     string // one sentence or two
+	Refused string // what is refused beside values outside of the range, for the reference
+	// Flink is the same setting in Flink, "" when it has none; FlinkDefault is its default there.
+	Flink, FlinkDefault string
+	// Only says that the setting is known but not built yet: no value is accepted.
 	Only     bool
 	Required bool
 
 	read reader
+	// applies says whether the default is meant; nil = always. Given values are read in any case.
+	applies func(*Service) bool
 }
 
 // Env is the environment variable of the setting.
@@ -35,9 +38,10 @@ func (s *Setting) Env() string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(s.Path))
 }
 
-func duration(min, max time.Duration, field func(*Service) *time.Duration) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
-		d, ok := n.Duration(min, max)
+func duration(field func(*Service) *time.Duration) reader {
+	return func(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+		r, _ := rules.Of(set.Path)
+		d, ok := n.Duration(time.Duration(r.Min)*time.Millisecond, time.Duration(r.Max)*time.Millisecond)
 		if ok {
 			*field(s) = d
 		}
@@ -45,9 +49,10 @@ func duration(min, max time.Duration, field func(*Service) *time.Duration) reade
 	}
 }
 
-func size(min, max int64, field func(*Service) *int64) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
-		v, ok := n.Size(min, max)
+func size(field func(*Service) *int64) reader {
+	return func(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+		r, _ := rules.Of(set.Path)
+		v, ok := n.Size(int64(r.Min), int64(r.Max))
 		if ok {
 			*field(s) = v
 		}
@@ -55,9 +60,10 @@ func size(min, max int64, field func(*Service) *int64) reader {
 	}
 }
 
-func integer(min, max int64, field func(*Service) *int) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
-		v, ok := n.Int(min, max)
+func integer(field func(*Service) *int) reader {
+	return func(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+		r, _ := rules.Of(set.Path)
+		v, ok := n.Int(int64(r.Min), int64(r.Max))
 		if ok {
 			*field(s) = int(v)
 		}
@@ -65,9 +71,48 @@ func integer(min, max int64, field func(*Service) *int) reader {
 	}
 }
 
-func enum[T ~string](field func(*Service) *T, allowed ...string) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
-		v, ok := n.Enum(allowed...)
+// unlimited is the word for a count without an end, -1 in the service.
+const unlimited = "unlimited"
+
+func integerOrUnlimited(field func(*Service) *int) reader {
+	return func(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+		if n.IsScalar() && n.Is(unlimited) {
+			*field(s) = -1
+			return []string{unlimited}, true
+		}
+		return integer(field)(n, set, s)
+	}
+}
+
+var decimal = regexp.MustCompile(`^[0-9]{1,6}(\.[0-9]{1,6})?$`)
+
+func fraction(field func(*Service) *float64) reader {
+	return func(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+		text, ok := n.Text()
+		if !ok {
+			return nil, false
+		}
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil || !decimal.MatchString(text) {
+			n.Errorf("expected a number such as 1.5, found %s", n.Shown())
+			return nil, false
+		}
+		if mistake := rules.Check(set.Path, v); mistake != "" {
+			n.Errorf("%s", mistake)
+			return nil, false
+		}
+		*field(s) = v
+		return []string{strconv.FormatFloat(v, 'f', -1, 64)}, true
+	}
+}
+
+func enum[T ~string](field func(*Service) *T, allowed ...T) reader {
+	return func(n *yamlx.Node, _ *Setting, s *Service) ([]string, bool) {
+		words := make([]string, len(allowed))
+		for i, a := range allowed {
+			words[i] = string(a)
+		}
+		v, ok := n.Enum(words...)
 		if ok {
 			*field(s) = T(v)
 		}
@@ -76,7 +121,7 @@ func enum[T ~string](field func(*Service) *T, allowed ...string) reader {
 }
 
 func yesNo(field func(*Service) *bool) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
+	return func(n *yamlx.Node, _ *Setting, s *Service) ([]string, bool) {
 		v, ok := n.Bool()
 		if ok {
 			*field(s) = v
@@ -85,11 +130,11 @@ func yesNo(field func(*Service) *bool) reader {
 	}
 }
 
-// text reads a text; check, when not nil, gives what is wrong with it.
+// text reads a text; check gives what is wrong with it.
 func text(check func(string) string, field func(*Service) *string) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
+	return func(n *yamlx.Node, _ *Setting, s *Service) ([]string, bool) {
 		v, ok := n.Text()
-		if ok && check != nil {
+		if ok {
 			if mistake := check(v); mistake != "" {
 				n.Errorf("%s %s", n.Shown(), mistake)
 				ok = false
@@ -103,7 +148,7 @@ func text(check func(string) string, field func(*Service) *string) reader {
 }
 
 func texts(check func(string) string, field func(*Service) *[]string) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
+	return func(n *yamlx.Node, _ *Setting, s *Service) ([]string, bool) {
 		elements, ok := n.Elements()
 		var list []string
 		for _, e := range elements {
@@ -127,132 +172,47 @@ func texts(check func(string) string, field func(*Service) *[]string) reader {
 	}
 }
 
-// only reads a value by its type and accepts the one that the process implements. What the type refuses is reported
-// as such, so that a slip is not taken for a missing feature.
-func only(value string, read func(n *yamlx.Node) (string, bool)) reader {
-	return func(n *yamlx.Node, _ *Service) ([]string, bool) {
-		got, ok := read(n)
-		if ok && got != value {
-			n.Errorf("%s is not available yet; allowed: %s", n.Shown(), value)
-			ok = false
-		}
-		return []string{got}, ok
-	}
-}
-
 // unavailable refuses whatever is given, a mapping included.
-func unavailable(n *yamlx.Node, _ *Service) ([]string, bool) {
+func unavailable(n *yamlx.Node, _ *Setting, _ *Service) ([]string, bool) {
 	n.Errorf("not available yet; leave the key out")
 	return nil, false
 }
 
-func oneOf(words ...string) func(*yamlx.Node) (string, bool) {
-	return func(n *yamlx.Node) (string, bool) { return n.Enum(words...) }
+// interval knows the word that turns checkpoints off.
+func interval(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+	if n.IsScalar() && n.Is(disabled) {
+		s.Checkpointing.Disabled, s.Checkpointing.Interval = true, 0
+		return []string{disabled}, true
+	}
+	texts, ok := duration(func(s *Service) *time.Duration { return &s.Checkpointing.Interval })(n, set, s)
+	if ok {
+		s.Checkpointing.Disabled = false
+	}
+	return texts, ok
 }
 
-func boolean(n *yamlx.Node) (string, bool) {
-	v, ok := n.Bool()
-	return strconv.FormatBool(v), ok
+// jitter keeps no jitter apart from none given, as package restart does.
+func jitter(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+	texts, ok := fraction(func(s *Service) *float64 { return &s.Restart.Exponential.Jitter })(n, set, s)
+	if ok && s.Restart.Exponential.Jitter == 0 {
+		s.Restart.Exponential.Jitter = -1
+	}
+	return texts, ok
 }
 
-func count(min, max int64) func(*yamlx.Node) (string, bool) {
-	return func(n *yamlx.Node) (string, bool) {
-		v, ok := n.Int(min, max)
-		return strconv.FormatInt(v, 10), ok
+// disabled is the word that turns checkpoints off.
+const disabled = "disabled"
+
+// strategy reads the restart strategy; Flink has three words for none.
+func strategy(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
+	if n.IsScalar() && (n.Is("off") || n.Is("disable")) {
+		s.Restart.Strategy = restart.None
+		return []string{string(restart.None)}, true
 	}
+	return enum(func(s *Service) *restart.Kind { return &s.Restart.Strategy }, restart.Kinds...)(n, set, s)
 }
 
-func anyDuration(n *yamlx.Node) (string, bool) {
-	v, ok := n.Duration(0, 0)
-	return yamlx.FormatDuration(v), ok
-}
-
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
-
-// checkName gives what keeps a text from being a name: names become parts of topics, ids and file names.
-func checkName(s string) string {
-	if s == "." || s == ".." || !namePattern.MatchString(s) {
-		return "is not a name: 1 to 128 letters, digits, dots, underscores or hyphens"
-	}
-	return ""
-}
-
-func checkBroker(s string) string {
-	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" {
-		return "is not host:port, for example localhost:9092"
-	}
-	if p, err := strconv.ParseUint(port, 10, 16); err != nil || p == 0 {
-		return "has no port from 1 to 65535"
-	}
-	if strings.ContainsAny(host, "/@ ") {
-		return "is not host:port, for example localhost:9092"
-	}
-	return ""
-}
-
-// checkDir accepts a path or a file URL.
-func checkDir(s string) string {
-	scheme, _, isURL := strings.Cut(s, "://")
-	switch {
-	case strings.ContainsRune(s, 0):
-		return "is not a path"
-	case !isURL:
-		return ""
-	case scheme != "file":
-		return "is not available yet; allowed: a directory, or file:///directory"
-	}
-	if u, err := url.Parse(s); err != nil || u.Host != "" || !strings.HasPrefix(u.Path, "/") || u.RawQuery != "" || u.Fragment != "" {
-		return "is not a file URL; write file:///directory"
-	}
-	return ""
-}
-
-// dirOf gives the path that a checked directory setting means.
-func dirOf(s string) string {
-	if !strings.HasPrefix(s, "file://") {
-		return s
-	}
-	u, err := url.Parse(s)
-	if err != nil {
-		return s // checkDir refuses it before
-	}
-	return u.Path
-}
-
-func checkPath(s string) string {
-	if strings.ContainsRune(s, 0) || strings.Contains(s, "://") {
-		return "is not a path"
-	}
-	return ""
-}
-
-// interval knows the word that turns checkpoints off, to refuse it as what it is.
-func interval(n *yamlx.Node, s *Service) ([]string, bool) {
-	if n.IsScalar() && n.Is("disabled") {
-		n.Errorf("disabled is not available yet; allowed: a duration of at least 10ms")
-		return nil, false
-	}
-	return duration(10*time.Millisecond, time.Hour, func(s *Service) *time.Duration { return &s.Checkpointing.Interval })(n, s)
-}
-
-func countOrUnlimited(n *yamlx.Node) (string, bool) {
-	if n.IsScalar() && n.Is("unlimited") {
-		return "unlimited", true
-	}
-	return count(0, 1_000_000)(n)
-}
-
-func checkpointsDir(n *yamlx.Node, s *Service) ([]string, bool) {
-	return text(checkDir, func(s *Service) *string { return &s.State.Checkpoints.Dir })(n, s)
-}
-
-// both applies a reader that only checks, then one that stores.
-func both(check, store reader) reader {
-	return func(n *yamlx.Node, s *Service) ([]string, bool) {
-		if texts, ok := check(n, s); !ok {
-			return texts, false
-		}
-		return store(n, s)
-	}
+// of gives the condition that a strategy is the chosen one. The type stands before the options in the table.
+func of(kind restart.Kind) func(*Service) bool {
+	return func(s *Service) bool { return s.Restart.Strategy == kind }
 }

@@ -40,7 +40,7 @@ func Parse(path string, data []byte, overrides, environ []string, ps *Problems) 
 	in.file(root, "")
 	s := &Service{}
 	readAll(s, in, root)
-	derive(s, in, ps)
+	derive(s, in, root, ps)
 	buildTopology(s, root, path, ps)
 	if ps.Len() > 0 {
 		return nil
@@ -218,13 +218,16 @@ func readAll(s *Service, in *inputs, root *yamlx.Node) {
 		v := Value{Setting: set, Origin: "default"}
 		given := in.of(set.Path)
 		switch {
-		case len(given) == 0 && set.Default != "":
-			v.Texts, _ = set.read(yamlx.Literal("default", set.Path, set.Default, in.ps), s)
+		case len(given) == 0 && set.Default != "" && (set.applies == nil || set.applies(s)):
+			texts, _ := set.read(yamlx.Literal("default", set.Path, set.Default, in.ps), set, s)
+			if set.gap().mayBeGiven() {
+				v.Texts = texts
+			}
 		case len(given) == 0 && set.Required:
 			in.ps.Add(root.Pos(), set.Path, "is required")
 		}
 		for _, g := range given {
-			if texts, ok := set.read(g.node, s); ok {
+			if texts, ok := set.take(g.node, s); ok {
 				v.Texts, v.Origin = texts, g.origin
 			}
 		}

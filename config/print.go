@@ -17,7 +17,7 @@ func (s *Service) Print() string {
 	var unset []string
 	for _, v := range s.values {
 		if len(v.Texts) == 0 {
-			if !v.Setting.Only {
+			if set := v.Setting; !set.Only && set.gap().mayBeGiven() && (set.applies == nil || set.applies(s)) {
 				unset = append(unset, v.Setting.Path)
 			}
 			continue

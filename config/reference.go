@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"strings"
+
+	"github.com/millweir/millweir/internal/rules"
 )
 
 // Reference is the reference page of the settings in Markdown, made from the table.
@@ -29,27 +31,20 @@ In the values of the file ` + "`${VAR}`" + ` is replaced by the environment vari
 ` + "`${VAR:default}`" + `) by the default when the variable is unset or empty. ` + "`$${`" + ` stands for a literal ` + "`${`" + `. A variable that is
 unset and has no default is a mistake. Nothing is replaced in keys, in ` + "`MILLWEIR_…`" + ` variables and in ` + "`--set`" + `.
 
-| setting | type | default | meaning | environment | in Flink |
-|---|---|---|---|---|---|
+| setting | type | default | meaning | refused | environment | in Flink |
+|---|---|---|---|---|---|---|
 `)
 	var later strings.Builder
-	for _, s := range table {
-		flink := "–"
-		if s.Flink != "" {
-			flink = "`" + s.Flink + "`"
-		}
-		def := "–"
-		switch {
-		case s.Required:
-			def = "required"
-		case s.Default != "":
-			def = "`" + s.Default + "`"
-		}
-		if s.Only {
-			fmt.Fprintf(&later, "| `%s` | %s | %s | %s |\n", s.Path, strings.Replace(def, "–", "none", 1), s.Doc, flink)
+	for i := range table {
+		set := &table[i]
+		if g := set.gap(); set.Only || !g.mayBeGiven() || g != nil && g.Refuses == "" {
+			fmt.Fprintf(&later, "| `%s` | %s | %s | %s |\n", set.Path, acceptedOf(set), set.Doc, flinkOf(set))
 			continue
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` | %s |\n", s.Path, s.Type, def, s.Doc, s.Env(), flink)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | `%s` | %s |\n", set.Path, set.Type, defaultOf(set), set.Doc, refusedOf(set), set.Env(), flinkOf(set))
+	}
+	if later.Len() == 0 {
+		return b.String()
 	}
 	b.WriteString(`
 ## Known, not available yet
@@ -61,4 +56,46 @@ Only the value in the second column is accepted; it describes what the process d
 `)
 	b.WriteString(later.String())
 	return b.String()
+}
+
+func defaultOf(set *Setting) string {
+	switch {
+	case set.Required:
+		return "required"
+	case set.Default != "":
+		return "`" + set.Default + "`"
+	}
+	return "–"
+}
+
+func acceptedOf(set *Setting) string {
+	if g := set.gap(); g != nil && g.accepted() != "" {
+		return "`" + g.accepted() + "`"
+	}
+	return "none"
+}
+
+// refusedOf tells the range, what the row says, and what is not obeyed yet.
+func refusedOf(set *Setting) string {
+	var out []string
+	if r, ok := rules.Of(set.Path); ok {
+		out = append(out, "Outside of "+r.Show(r.Min)+" to "+r.Show(r.Max)+".")
+	}
+	if set.Refused != "" {
+		out = append(out, set.Refused)
+	}
+	if g := set.gap(); g != nil && g.Refuses != "" {
+		out = append(out, "Not available yet: `"+g.Refuses+"`.")
+	}
+	if out == nil {
+		return "–"
+	}
+	return strings.Join(out, " ")
+}
+
+func flinkOf(set *Setting) string {
+	if set.Flink == "" {
+		return "–"
+	}
+	return "`" + set.Flink + "`, default " + set.FlinkDefault
 }

@@ -5,6 +5,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/processor"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -18,11 +20,13 @@ type Service struct {
 	Kafka         Kafka
 	Checkpointing Checkpointing
 	State         State
-	Transaction   Transaction
-	Instance      Instance
-	Group         Group
-	Sink          Sink
-	Shutdown      Shutdown
+	// Restart holds the options of the chosen strategy; those of the others are zero.
+	Restart     restart.Config
+	Transaction Transaction
+	Instance    Instance
+	Group       Group
+	Sink        Sink
+	Shutdown    Shutdown
 	// Plan is the topology that the file describes.
 	Plan *topology.Plan
 
@@ -35,33 +39,41 @@ type Kafka struct {
 	Brokers []string // host:port, at least one
 }
 
-// Mode is the guarantee of the checkpoints.
-type Mode string
-
-// ExactlyOnce commits outputs, source positions and state in one transaction.
-const ExactlyOnce Mode = "exactly-once"
-
-// Checkpointing says when checkpoints are taken.
-type Checkpointing struct {
-	Mode     Mode
-	Interval time.Duration // between triggers
-	Timeout  time.Duration // a checkpoint not complete by then is aborted
-	MinPause time.Duration // between the end of one and the start of the next
-}
-
-// Backend names where keyed state is worked on.
-type Backend string
-
-// The state backends.
-const (
-	Badger Backend = "badger" // memory, with a local copy on disk
-	Memory Backend = "memory" // memory only
+// Mode, Retention and Backend are those of package processor.
+type (
+	Mode      = processor.Mode
+	Retention = processor.Retention
+	Backend   = processor.Backend
 )
+
+// Checkpointing says when checkpoints are taken, and how.
+type Checkpointing struct {
+	Disabled          bool // none are taken; Interval is 0 then
+	Mode              Mode
+	Interval          time.Duration // between triggers
+	Timeout           time.Duration // a checkpoint not complete by then is aborted
+	MinPause          time.Duration // between the end of one and the start of the next
+	MaxConcurrent     int           // in flight at once
+	TolerableFailures int           // in a row, without an end of the attempt; -1 = unlimited
+	Unaligned         bool          // barriers overtake records
+	AlignedTimeout    time.Duration // with Unaligned: how long a checkpoint stays aligned
+	Retention         Retention
+	// PreferCheckpoint reads the checkpoint and not the savepoint that was cut at the same barrier.
+	PreferCheckpoint bool
+	Force            bool // checkpoints although there are iterations in the process
+}
 
 // State says where state lives and where its snapshots go.
 type State struct {
 	Backend     Backend
 	Checkpoints Checkpoints
+	// Async persists in the background, Incremental writes only what has changed.
+	Async, Incremental bool
+	// MemoryThreshold in bytes: smaller runs lie in the metadata of the checkpoint. WriteBufferSize in bytes is that of
+	// the snapshot files. MemoryLimit in bytes is the budget of state in memory.
+	MemoryThreshold, WriteBufferSize, MemoryLimit int64
+	// SavepointsDir is where savepoints go that are asked for without a place; "" = nowhere.
+	SavepointsDir string
 	// LocalRecovery keeps a local copy of the state, with the badger backend, and recovers from it where it fits.
 	LocalRecovery bool
 	// LocalRootDirs hold the local copies of the state, at least one directory.

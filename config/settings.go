@@ -1,95 +1,178 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/rules"
+	"github.com/millweir/millweir/processor"
+)
 
 // envPrefix starts the environment variables that are settings.
 const envPrefix = "MILLWEIR_"
 
-// transactionReserve is what a transaction needs beyond the wait for a checkpoint and the checkpoint itself.
-const transactionReserve = 5 * time.Second
-
-// minTransactionTimeout is the least derived transaction timeout, Kafka's own default.
-const minTransactionTimeout = time.Minute
-
-const (
-	kb = int64(1) << 10
-	mb = int64(1) << 20
-	gb = int64(1) << 30
-)
-
 // Settings gives the table, in the order of the reference page.
 func Settings() []Setting { return append([]Setting(nil), table...) }
 
-var table = []Setting{
+var table = concat(general, checkpointing, state, restarting, limits)
+
+func concat(parts ...[]Setting) []Setting {
+	var out []Setting
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	return out
+}
+
+var general = []Setting{
 	{Path: "application", Type: "name", Required: true, Doc: "Name of the service: the consumer group, and the prefix of its internal topics and transactional ids.",
-		read: text(checkName, func(s *Service) *string { return &s.Application })},
+		read: text(rules.Name, func(s *Service) *string { return &s.Application })},
 	{Path: "data-dir", Type: "directory", Default: "./data", Doc: "What the instance keeps for itself; relative to the working directory.",
-		read: text(checkPath, func(s *Service) *string { return &s.DataDir })},
+		read: text(rules.Path, func(s *Service) *string { return &s.DataDir })},
 
 	{Path: "kafka.brokers", Type: "list of host:port", Required: true, Doc: "Brokers to start from; a list, or one text with commas.",
-		read: texts(checkBroker, func(s *Service) *[]string { return &s.Kafka.Brokers })},
+		read: texts(rules.Broker, func(s *Service) *[]string { return &s.Kafka.Brokers })},
 	{Path: "kafka.tls", Type: "mapping", Only: true, Doc: "Encryption of the connections.", read: unavailable},
 	{Path: "kafka.sasl", Type: "mapping", Only: true, Doc: "Authentication.", read: unavailable},
 	{Path: "kafka.schema-registry", Type: "mapping", Only: true, Doc: "Schema registry; schemas come from local files so far.", read: unavailable},
+}
 
-	{Path: "checkpointing.interval", Type: "duration", Default: "1s", Flink: "execution.checkpointing.interval", Doc: "Time between triggers, 10ms to 1h.",
+var checkpointing = []Setting{
+	{Path: "checkpointing.interval", Type: "duration or `disabled`", Default: "1s", Flink: "execution.checkpointing.interval", FlinkDefault: "off",
+		Doc:  "Time between triggers. `disabled`: no checkpoints; state is not recovered, and offsets are committed as records are processed.",
 		read: interval},
-	{Path: "checkpointing.mode", Type: "exactly-once", Default: "exactly-once", Only: true, Flink: "execution.checkpointing.mode", Doc: "Guarantee of the checkpoints.",
-		read: both(only("exactly-once", oneOf("exactly-once", "at-least-once")), enum(func(s *Service) *Mode { return &s.Checkpointing.Mode }, "exactly-once"))},
-	{Path: "checkpointing.timeout", Type: "duration", Default: "50s", Flink: "execution.checkpointing.timeout", Doc: "A checkpoint that is not complete by then is aborted; 100ms to 24h.",
-		read: duration(100*time.Millisecond, 24*time.Hour, func(s *Service) *time.Duration { return &s.Checkpointing.Timeout })},
-	{Path: "checkpointing.min-pause", Type: "duration", Default: "0s", Flink: "execution.checkpointing.min-pause", Doc: "Least time between the end of one checkpoint and the start of the next, at most 24h.",
-		read: duration(0, 24*time.Hour, func(s *Service) *time.Duration { return &s.Checkpointing.MinPause })},
-	{Path: "checkpointing.max-concurrent", Type: "integer", Default: "1", Only: true, Flink: "execution.checkpointing.max-concurrent-checkpoints", Doc: "Checkpoints in flight at once.",
-		read: only("1", count(1, 1000))},
-	{Path: "checkpointing.tolerable-failures", Type: "integer or unlimited", Default: "0", Only: true, Flink: "execution.checkpointing.tolerable-failed-checkpoints", Doc: "Failed checkpoints in a row that do not end the attempt.",
-		read: only("0", countOrUnlimited)},
-	{Path: "checkpointing.unaligned", Type: "boolean", Default: "false", Only: true, Flink: "execution.checkpointing.unaligned.enabled", Doc: "Barriers overtake buffered records.",
-		read: only("false", boolean)},
-	{Path: "checkpointing.aligned-timeout", Type: "duration", Default: "0s", Only: true, Flink: "execution.checkpointing.aligned-checkpoint-timeout", Doc: "When a checkpoint that started aligned becomes unaligned.",
-		read: only("0s", anyDuration)},
-	{Path: "checkpointing.retention", Type: "retain-on-cancellation", Default: "retain-on-cancellation", Only: true, Flink: "execution.checkpointing.externalized-checkpoint-retention", Doc: "What becomes of the checkpoints on cancel.",
-		read: only("retain-on-cancellation", oneOf("retain-on-cancellation", "delete-on-cancellation"))},
-	{Path: "checkpointing.prefer-checkpoint-for-recovery", Type: "boolean", Default: "false", Only: true, Doc: "Which of a savepoint and its twin checkpoint recovery reads.",
-		read: only("false", boolean)},
-	{Path: "checkpointing.force", Type: "boolean", Default: "false", Only: true, Doc: "Checkpoints although the topology has iterations in the process.",
-		read: only("false", boolean)},
+	{Path: "checkpointing.mode", Type: "exactly-once or at-least-once", Default: "exactly-once", Flink: "execution.checkpointing.mode", FlinkDefault: "EXACTLY_ONCE",
+		Doc:  "Guarantee. at-least-once: no transactions and no alignment; outputs since the last checkpoint repeat after a failure.",
+		read: enum(func(s *Service) *Mode { return &s.Checkpointing.Mode }, processor.ExactlyOnce, processor.AtLeastOnce)},
+	{Path: "checkpointing.timeout", Type: "duration", Default: "50s", Flink: "execution.checkpointing.timeout", FlinkDefault: "10 min",
+		Doc:  "A checkpoint that is not complete by then is aborted.",
+		read: duration(func(s *Service) *time.Duration { return &s.Checkpointing.Timeout })},
+	{Path: "checkpointing.min-pause", Type: "duration", Default: "0s", Flink: "execution.checkpointing.min-pause", FlinkDefault: "0 ms",
+		Doc:     "Least time between the end of one checkpoint and the start of the next.",
+		Refused: "More than 0s with max-concurrent above 1.",
+		read:    duration(func(s *Service) *time.Duration { return &s.Checkpointing.MinPause })},
+	{Path: "checkpointing.max-concurrent", Type: "integer", Default: "1", Flink: "execution.checkpointing.max-concurrent-checkpoints", FlinkDefault: "1",
+		Doc:     "Checkpoints in flight at once; they are committed in order.",
+		Refused: "Above 1 with min-pause above 0s, or with unaligned true.",
+		read:    integer(func(s *Service) *int { return &s.Checkpointing.MaxConcurrent })},
+	{Path: "checkpointing.tolerable-failures", Type: "integer or `unlimited`", Default: "0", Flink: "execution.checkpointing.tolerable-failed-checkpoints", FlinkDefault: "0",
+		Doc:  "Failed checkpoints in a row that do not end the attempt: the next one covers them. Only while the time left in the transaction is at least checkpointing.timeout, so to tolerate one that times out transaction.timeout must be at least the wait before it plus two times checkpointing.timeout.",
+		read: integerOrUnlimited(func(s *Service) *int { return &s.Checkpointing.TolerableFailures })},
+	{Path: "checkpointing.unaligned", Type: "boolean", Default: "false", Flink: "execution.checkpointing.unaligned.enabled", FlinkDefault: "false",
+		Doc:     "Barriers overtake the records in the channels, which become part of the snapshot.",
+		Refused: "true with mode at-least-once, or with max-concurrent above 1.",
+		read:    yesNo(func(s *Service) *bool { return &s.Checkpointing.Unaligned })},
+	{Path: "checkpointing.aligned-timeout", Type: "duration", Default: "0s", Flink: "execution.checkpointing.aligned-checkpoint-timeout", FlinkDefault: "0 ms",
+		Doc:     "With unaligned: a checkpoint starts aligned, and becomes unaligned when its alignment takes longer. 0s: it starts unaligned.",
+		Refused: "More than 0s without unaligned true.",
+		read:    duration(func(s *Service) *time.Duration { return &s.Checkpointing.AlignedTimeout })},
+	{Path: "checkpointing.retention", Type: "retain-on-cancellation or delete-on-cancellation", Default: "retain-on-cancellation",
+		Flink: "execution.checkpointing.externalized-checkpoint-retention", FlinkDefault: "NO_EXTERNALIZED_CHECKPOINTS",
+		Doc:  "What becomes of the checkpoints when the service is cancelled. A stop or a failure never deletes them.",
+		read: enum(func(s *Service) *Retention { return &s.Checkpointing.Retention }, processor.RetainOnCancellation, processor.DeleteOnCancellation)},
+	{Path: "checkpointing.prefer-checkpoint-for-recovery", Type: "boolean", Default: "false",
+		Doc:  "Recovery reads the checkpoint, not the savepoint that was cut at the same barrier.",
+		read: yesNo(func(s *Service) *bool { return &s.Checkpointing.PreferCheckpoint })},
+	{Path: "checkpointing.force", Type: "boolean", Default: "false",
+		Doc:  "Checkpoints although the topology has iterations in the process: a failure loses the records on their edges.",
+		read: yesNo(func(s *Service) *bool { return &s.Checkpointing.Force })},
+}
 
-	{Path: "state.backend", Type: "badger or memory", Default: "badger", Flink: "state.backend.type", Doc: "Where keyed state is worked on: memory with a local copy on disk, or memory alone. Written `state: {backend: memory}`, or `state: {backend: {type: memory}}` beside further keys of the backend.",
-		read: enum(func(s *Service) *Backend { return &s.State.Backend }, string(Badger), string(Memory))},
-	{Path: "state.backend.async", Type: "boolean", Default: "true", Only: true, Doc: "Frozen state is persisted in the background.",
-		read: only("true", boolean)},
-	{Path: "state.backend.incremental", Type: "boolean", Default: "true", Only: true, Flink: "execution.checkpointing.incremental", Doc: "A checkpoint writes only what changed.",
-		read: only("true", boolean)},
-	{Path: "state.backend.fs.memory-threshold", Type: "size", Only: true, Flink: "execution.checkpointing.data-inline-threshold", Doc: "Runs smaller than this are inlined in the root metadata.", read: unavailable},
-	{Path: "state.backend.fs.write-buffer-size", Type: "size", Only: true, Flink: "execution.checkpointing.write-buffer-size", Doc: "Write buffer of snapshot files.", read: unavailable},
-	{Path: "state.backend.local-recovery", Type: "boolean", Default: "true", Flink: "execution.state-recovery.from-local", Doc: "Recovery takes the state from the local copy where that fits, and reads only what is newer from the checkpoints. false: the badger backend keeps no local copy.",
+var state = []Setting{
+	{Path: "state.backend", Type: "badger or memory", Default: "badger", Flink: "state.backend.type", FlinkDefault: "hashmap",
+		Doc:  "Where keyed state is worked on: memory with a local copy on disk, or memory alone. Written `state: {backend: memory}`, or `state: {backend: {type: memory}}` beside further keys of the backend.",
+		read: enum(func(s *Service) *Backend { return &s.State.Backend }, processor.Badger, processor.Memory)},
+	{Path: "state.backend.async", Type: "boolean", Default: "true",
+		Doc:  "Frozen state is persisted in the background. false: processing waits for it.",
+		read: yesNo(func(s *Service) *bool { return &s.State.Async })},
+	{Path: "state.backend.incremental", Type: "boolean", Default: "true", Flink: "execution.checkpointing.incremental", FlinkDefault: "false",
+		Doc:  "A checkpoint writes only what changed since the last one. false: each writes the whole state.",
+		read: yesNo(func(s *Service) *bool { return &s.State.Incremental })},
+	{Path: "state.backend.fs.memory-threshold", Type: "size", Default: "20kb", Flink: "execution.checkpointing.data-inline-threshold", FlinkDefault: "20 kb",
+		Doc:  "Runs smaller than this lie in the root metadata of the checkpoint instead of a file of their own.",
+		read: size(func(s *Service) *int64 { return &s.State.MemoryThreshold })},
+	{Path: "state.backend.fs.write-buffer-size", Type: "size", Default: "4kb", Flink: "execution.checkpointing.write-buffer-size", FlinkDefault: "4096",
+		Doc:  "Write buffer of the snapshot files; the larger of it and memory-threshold counts.",
+		read: size(func(s *Service) *int64 { return &s.State.WriteBufferSize })},
+	{Path: "state.backend.local-recovery", Type: "boolean", Default: "true", Flink: "execution.state-recovery.from-local", FlinkDefault: "false",
+		Doc:  "Recovery takes the state from the local copy where that fits, and reads only what is newer from the checkpoints. false: the badger backend keeps no local copy. The memory backend has none and ignores it.",
 		read: yesNo(func(s *Service) *bool { return &s.State.LocalRecovery })},
-	{Path: "state.backend.memory-limit", Type: "size", Only: true, Flink: "state.backend.rocksdb.memory.fixed-per-slot", Doc: "Budget of state in memory.", read: unavailable},
-	{Path: "state.local.root-dirs", Type: "list of directories", Flink: "execution.checkpointing.local-backup.dirs", Doc: "Where local copies of the state live. Derived: `local` below the data directory.",
-		read: texts(checkPath, func(s *Service) *[]string { return &s.State.LocalRootDirs })},
-	{Path: "state.checkpoints.dir", Type: "directory", Flink: "execution.checkpointing.dir", Doc: "Where completed checkpoints are kept: a directory or file:///directory that all instances share. Derived: `checkpoints` below the data directory.",
-		read: checkpointsDir},
-	{Path: "state.checkpoints.num-retained", Type: "integer", Default: "3", Flink: "execution.checkpointing.num-retained", Doc: "Completed checkpoints that are kept of every task, 1 to 1000.",
-		read: integer(1, 1000, func(s *Service) *int { return &s.State.Checkpoints.NumRetained })},
-	{Path: "state.savepoints.dir", Type: "directory", Only: true, Flink: "execution.checkpointing.savepoint-dir", Doc: "Where savepoints go.", read: unavailable},
-	{Path: "state.uncommitted-limit", Type: "size", Default: "64mb", Doc: "Uncommitted state above this takes a checkpoint early; where none may start the sources pause. From 1mb to 16gb.",
-		read: size(mb, 16*gb, func(s *Service) *int64 { return &s.State.UncommittedLimit })},
+	{Path: "state.backend.memory-limit", Type: "size", Default: "256mb", Flink: "state.backend.rocksdb.memory.fixed-per-slot", FlinkDefault: "none",
+		Doc:  "Budget of state in memory.",
+		read: size(func(s *Service) *int64 { return &s.State.MemoryLimit })},
+	{Path: "state.local.root-dirs", Type: "list of directories", Flink: "execution.checkpointing.local-backup.dirs", FlinkDefault: "none",
+		Doc:  "Where local copies of the state live. Derived: `local` below the data directory.",
+		read: texts(rules.Path, func(s *Service) *[]string { return &s.State.LocalRootDirs })},
+	{Path: "state.checkpoints.dir", Type: "directory", Flink: "execution.checkpointing.dir", FlinkDefault: "none",
+		Doc:  "Where completed checkpoints are kept: a directory or file:///directory that all instances share. Derived: `checkpoints` below the data directory.",
+		read: text(rules.Dir, func(s *Service) *string { return &s.State.Checkpoints.Dir })},
+	{Path: "state.checkpoints.num-retained", Type: "integer", Default: "3", Flink: "execution.checkpointing.num-retained", FlinkDefault: "1",
+		Doc:  "Completed checkpoints that are kept of every task.",
+		read: integer(func(s *Service) *int { return &s.State.Checkpoints.NumRetained })},
+	{Path: "state.savepoints.dir", Type: "directory", Flink: "execution.checkpointing.savepoint-dir", FlinkDefault: "none",
+		Doc:  "Where savepoints go that are asked for without a place: a directory or file:///directory.",
+		read: text(rules.Dir, func(s *Service) *string { return &s.State.SavepointsDir })},
+	{Path: "state.uncommitted-limit", Type: "size", Default: "64mb", Doc: "Uncommitted state above this takes a checkpoint early; where none may start the sources pause.",
+		read: size(func(s *Service) *int64 { return &s.State.UncommittedLimit })},
+}
 
-	{Path: "restart-strategy.type", Type: "exponential-delay", Default: "exponential-delay", Only: true, Flink: "restart-strategy.type", Doc: "How long to wait before a new attempt.",
-		read: only("exponential-delay", oneOf("exponential-delay", "fixed-delay", "failure-rate", "none"))},
-	{Path: "restart-strategy.exponential-delay", Type: "mapping", Only: true, Flink: "restart-strategy.exponential-delay.*", Doc: "Options of that strategy.", read: unavailable},
-	{Path: "restart-strategy.fixed-delay", Type: "mapping", Only: true, Flink: "restart-strategy.fixed-delay.*", Doc: "Options of that strategy.", read: unavailable},
-	{Path: "restart-strategy.failure-rate", Type: "mapping", Only: true, Flink: "restart-strategy.failure-rate.*", Doc: "Options of that strategy.", read: unavailable},
+const otherType = "Given with another type."
 
-	{Path: "transaction.timeout", Type: "duration", Flink: "transaction.timeout.ms (of the producer)", Doc: "Timeout of the Kafka transactions, at most the broker's transaction.max.timeout.ms. Derived: the larger of interval and min-pause, plus checkpointing.timeout, plus 5s, at least 1m.",
-		read: duration(time.Second, 24*time.Hour, func(s *Service) *time.Duration { return &s.Transaction.Timeout })},
+var restarting = []Setting{
+	{Path: "restart-strategy.type", Type: "exponential-delay, fixed-delay, failure-rate or none", Default: "exponential-delay", Flink: "restart-strategy.type", FlinkDefault: "exponential-delay with checkpoints, else none",
+		Doc:  "What follows a failed attempt. `off` and `disable` mean none, as in Flink.",
+		read: strategy},
+	{Path: "restart-strategy.same-record-failures", Type: "integer or `unlimited`", Default: "10",
+		Doc:  "So many attempts that fail at one and the same record stop the service with a verdict that names it, whatever the strategy.",
+		read: integerOrUnlimited(func(s *Service) *int { return &s.Restart.SameRecord })},
+	{Path: "restart-strategy.exponential-delay.initial-backoff", Type: "duration", Default: "1s", Flink: "restart-strategy.exponential-delay.initial-backoff", FlinkDefault: "1 s",
+		Doc: "Wait after the first failure.", Refused: otherType, applies: of(restart.ExponentialDelay),
+		read: duration(func(s *Service) *time.Duration { return &s.Restart.Exponential.InitialBackoff })},
+	{Path: "restart-strategy.exponential-delay.max-backoff", Type: "duration", Default: "1m", Flink: "restart-strategy.exponential-delay.max-backoff", FlinkDefault: "1 min",
+		Doc: "Longest wait.", Refused: "Less than initial-backoff. " + otherType, applies: of(restart.ExponentialDelay),
+		read: duration(func(s *Service) *time.Duration { return &s.Restart.Exponential.MaxBackoff })},
+	{Path: "restart-strategy.exponential-delay.backoff-multiplier", Type: "number", Default: "1.5", Flink: "restart-strategy.exponential-delay.backoff-multiplier", FlinkDefault: "1.5",
+		Doc: "Factor from one wait to the next.", Refused: otherType, applies: of(restart.ExponentialDelay),
+		read: fraction(func(s *Service) *float64 { return &s.Restart.Exponential.Multiplier })},
+	{Path: "restart-strategy.exponential-delay.reset-backoff-threshold", Type: "duration", Default: "1h", Flink: "restart-strategy.exponential-delay.reset-backoff-threshold", FlinkDefault: "1 h",
+		Doc: "An attempt that runs for so long, waits and restores not counted, makes the wait the initial one again and the count of attempts zero.", Refused: otherType, applies: of(restart.ExponentialDelay),
+		read: duration(func(s *Service) *time.Duration { return &s.Restart.Exponential.ResetThreshold })},
+	{Path: "restart-strategy.exponential-delay.jitter-factor", Type: "number", Default: "0.1", Flink: "restart-strategy.exponential-delay.jitter-factor", FlinkDefault: "0.1",
+		Doc: "Share of the wait that is random, in either direction, between initial-backoff and max-backoff.", Refused: otherType, applies: of(restart.ExponentialDelay),
+		read: jitter},
+	{Path: "restart-strategy.exponential-delay.attempts-before-reset-backoff", Type: "integer or `unlimited`", Default: "unlimited", Flink: "restart-strategy.exponential-delay.attempts-before-reset-backoff", FlinkDefault: "unlimited",
+		Doc: "So many restarts without a reset in between; the next failure stops the service.", Refused: otherType, applies: of(restart.ExponentialDelay),
+		read: integerOrUnlimited(func(s *Service) *int { return &s.Restart.Exponential.Attempts })},
+	{Path: "restart-strategy.fixed-delay.attempts", Type: "integer", Default: "1", Flink: "restart-strategy.fixed-delay.attempts", FlinkDefault: "1",
+		Doc: "Restarts in the life of the process; the next failure stops it. The count is never reset.", Refused: otherType, applies: of(restart.FixedDelay),
+		read: integer(func(s *Service) *int { return &s.Restart.Fixed.Attempts })},
+	{Path: "restart-strategy.fixed-delay.delay", Type: "duration", Default: "1s", Flink: "restart-strategy.fixed-delay.delay", FlinkDefault: "1 s",
+		Doc: "Wait after each failure.", Refused: otherType, applies: of(restart.FixedDelay),
+		read: duration(func(s *Service) *time.Duration { return &s.Restart.Fixed.Delay })},
+	{Path: "restart-strategy.failure-rate.max-failures-per-interval", Type: "integer", Default: "1", Flink: "restart-strategy.failure-rate.max-failures-per-interval", FlinkDefault: "1",
+		Doc: "More failures than this within the interval stop the service.", Refused: otherType, applies: of(restart.FailureRate),
+		read: integer(func(s *Service) *int { return &s.Restart.Rate.MaxFailures })},
+	{Path: "restart-strategy.failure-rate.failure-rate-interval", Type: "duration", Default: "1m", Flink: "restart-strategy.failure-rate.failure-rate-interval", FlinkDefault: "1 min",
+		Doc: "Time over which failures are counted.", Refused: otherType, applies: of(restart.FailureRate),
+		read: duration(func(s *Service) *time.Duration { return &s.Restart.Rate.Interval })},
+	{Path: "restart-strategy.failure-rate.delay", Type: "duration", Default: "1s", Flink: "restart-strategy.failure-rate.delay", FlinkDefault: "1 s",
+		Doc: "Wait after each failure.", Refused: otherType, applies: of(restart.FailureRate),
+		read: duration(func(s *Service) *time.Duration { return &s.Restart.Rate.Delay })},
+}
+
+var limits = []Setting{
+	{Path: "transaction.timeout", Type: "duration", Flink: "transaction.timeout.ms", FlinkDefault: "1 h, of the producer",
+		Doc:     "Timeout of the Kafka transactions. Derived: the larger of interval and min-pause, plus checkpointing.timeout, plus 5s, at least 1m.",
+		Refused: "Less than the larger of interval and min-pause, plus checkpointing.timeout, plus 5s; above the broker's transaction.max.timeout.ms.",
+		read:    duration(func(s *Service) *time.Duration { return &s.Transaction.Timeout })},
 	{Path: "instance.id", Type: "name", Doc: "Identity for static membership and transactional ids. Without it one is made at the first start and kept in the data directory.",
-		read: text(checkName, func(s *Service) *string { return &s.Instance.ID })},
-	{Path: "group.session-timeout", Type: "duration", Default: "10s", Doc: "A member that is not heard of for so long loses its partitions, 1s to 24h; the brokers have limits of their own.",
-		read: duration(time.Second, 24*time.Hour, func(s *Service) *time.Duration { return &s.Group.SessionTimeout })},
-	{Path: "sink.hold-back-limit", Type: "size", Default: "64mb", Doc: "Output held back while a checkpoint commits; above it back-pressure. From 1mb to 16gb.",
-		read: size(mb, 16*gb, func(s *Service) *int64 { return &s.Sink.HoldBackLimit })},
-	{Path: "shutdown.timeout", Type: "duration", Default: "30s", Doc: "Bound of the graceful stop, 1s to 1h.",
-		read: duration(time.Second, time.Hour, func(s *Service) *time.Duration { return &s.Shutdown.Timeout })},
+		read: text(rules.Name, func(s *Service) *string { return &s.Instance.ID })},
+	{Path: "group.session-timeout", Type: "duration", Default: "10s", Flink: "session.timeout.ms", FlinkDefault: "45 s, of the consumer",
+		Doc:     "A member that is not heard of for so long loses its partitions.",
+		Refused: "Outside of the broker's group.min.session.timeout.ms and group.max.session.timeout.ms.",
+		read:    duration(func(s *Service) *time.Duration { return &s.Group.SessionTimeout })},
+	{Path: "sink.hold-back-limit", Type: "size", Default: "64mb", Doc: "Output held back while a checkpoint commits; above it back-pressure.",
+		read: size(func(s *Service) *int64 { return &s.Sink.HoldBackLimit })},
+	{Path: "shutdown.timeout", Type: "duration", Default: "30s", Doc: "Bound of the graceful stop.",
+		read: duration(func(s *Service) *time.Duration { return &s.Shutdown.Timeout })},
 }

@@ -40,11 +40,11 @@ func (c Config) Check() []Mistake {
 	c = c.withDefaults()
 	c.checkForms(&ms)
 	c.checkFigures(&ms)
-	for _, p := range c.Restart.Check() {
-		ms.add("restart-strategy."+p.Option, "%s", p.Text)
-	}
 	if len(ms) == 0 {
 		c.checkTogether(&ms)
+	}
+	for _, p := range c.Restart.Check() {
+		ms.add("restart-strategy."+p.Option, "%s", p.Text)
 	}
 	return ms
 }

@@ -1,0 +1,78 @@
+package processor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millweir/millweir/internal/rules"
+)
+
+// Ignored names the settings that were changed from their defaults and have no effect, or less than one may think, with
+// the chosen backend and mode: one line each, for the log of the start. The configuration has passed Check.
+func Ignored(c Config) []string {
+	def := Config{DataDir: c.DataDir, Interval: c.Interval, MinPause: c.MinPause, CheckpointTimeout: c.CheckpointTimeout}.withDefaults()
+	c = c.withDefaults()
+	var out []string
+	note := func(changed bool, setting string, value any, why string) {
+		if changed {
+			out = append(out, fmt.Sprintf("%s %v: %s", setting, value, why))
+		}
+	}
+	switch {
+	case c.DisabledCheckpoints:
+		ignoredWithout(c, def, note)
+	case c.Mode == AtLeastOnce:
+		const why = "checkpointing.mode at-least-once uses no transactions and holds no output back"
+		note(c.TransactionTimeout != def.TransactionTimeout, "transaction.timeout", rules.Duration(c.TransactionTimeout), why)
+		note(c.HoldBackLimit != def.HoldBackLimit, "sink.hold-back-limit", rules.Size(c.HoldBackLimit), why)
+	case c.TolerableFailures != 0:
+		// Two timeouts: that of the checkpoint that fails, and that of the one which covers it.
+		least := max(c.Interval, c.MinPause) + 2*c.CheckpointTimeout
+		note(c.TransactionTimeout < least, "checkpointing.tolerable-failures", countOf(c.TolerableFailures), fmt.Sprintf(
+			"a checkpoint that times out is not tolerated, since transaction.timeout %s leaves no time for another; with %s it does",
+			rules.Duration(c.TransactionTimeout), rules.Duration(least)))
+	}
+	if !c.DisabledCheckpoints {
+		note(c.WriteBufferSize != def.WriteBufferSize && c.WriteBufferSize < c.inlineBelow(), "state.backend.fs.write-buffer-size", rules.Size(c.WriteBufferSize),
+			"state.backend.fs.memory-threshold "+rules.Size(c.inlineBelow())+" is larger and counts")
+	}
+	if c.Backend == Memory {
+		const why = "state.backend memory keeps no local copy"
+		note(!c.NoLocalRecovery, "state.backend.local-recovery", true, why)
+		note(!slices.Equal(c.LocalDirs, def.LocalDirs), "state.local.root-dirs", c.LocalDirs, why)
+	} else if c.NoLocalRecovery {
+		note(!slices.Equal(c.LocalDirs, def.LocalDirs), "state.local.root-dirs", c.LocalDirs, "state.backend.local-recovery false keeps no local copy")
+	}
+	return out
+}
+
+// ignoredWithout names what has no effect without checkpoints.
+func ignoredWithout(c, def Config, note func(changed bool, setting string, value any, why string)) {
+	const why = "checkpointing.interval disabled takes no checkpoints"
+	note(c.Mode != def.Mode, "checkpointing.mode", c.Mode, why)
+	note(c.CheckpointTimeout != Config{}.withDefaults().CheckpointTimeout, "checkpointing.timeout", rules.Duration(c.CheckpointTimeout), why)
+	note(c.MinPause != 0, "checkpointing.min-pause", rules.Duration(c.MinPause), why)
+	note(c.MaxConcurrent != def.MaxConcurrent, "checkpointing.max-concurrent", c.MaxConcurrent, why)
+	note(c.TolerableFailures != 0, "checkpointing.tolerable-failures", countOf(c.TolerableFailures), why)
+	note(c.Unaligned, "checkpointing.unaligned", c.Unaligned, why)
+	note(c.AlignedTimeout != 0, "checkpointing.aligned-timeout", rules.Duration(c.AlignedTimeout), why)
+	note(c.Retention != def.Retention, "checkpointing.retention", c.Retention, why)
+	note(c.PreferCheckpointForRecovery, "checkpointing.prefer-checkpoint-for-recovery", true, why)
+	note(c.ForceIterations, "checkpointing.force", true, why)
+	note(c.SyncSnapshots, "state.backend.async", false, why)
+	note(c.FullSnapshots, "state.backend.incremental", false, why)
+	note(c.MemoryThreshold != def.MemoryThreshold, "state.backend.fs.memory-threshold", rules.Size(c.inlineBelow()), why)
+	note(c.WriteBufferSize != def.WriteBufferSize, "state.backend.fs.write-buffer-size", rules.Size(c.WriteBufferSize), why)
+	note(c.Storage == nil && c.CheckpointsDir != def.CheckpointsDir, "state.checkpoints.dir", c.CheckpointsDir, why)
+	note(c.RetainedCheckpoints != def.RetainedCheckpoints, "state.checkpoints.num-retained", c.RetainedCheckpoints, why)
+	note(c.UncommittedLimit != def.UncommittedLimit, "state.uncommitted-limit", rules.Size(c.UncommittedLimit), why)
+	note(c.TransactionTimeout != def.TransactionTimeout, "transaction.timeout", rules.Duration(c.TransactionTimeout), why)
+	note(c.HoldBackLimit != def.HoldBackLimit, "sink.hold-back-limit", rules.Size(c.HoldBackLimit), why)
+}
+
+func countOf(n int) string {
+	if n < 0 {
+		return "unlimited"
+	}
+	return fmt.Sprint(n)
+}
