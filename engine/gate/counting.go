@@ -10,7 +10,7 @@ import (
 // barrier has come, is in the snapshot and comes again after a restore: at least once. A task with one input is exact.
 type counting struct {
 	g *Gate
-	// high is the highest id that came through the input, as a barrier or a cancel: nothing lower comes any more.
+	// high is the highest id whose barrier came through the input: no lower one comes any more.
 	high  []element.CheckpointID
 	count []counted // ascending
 }
@@ -19,7 +19,7 @@ type counting struct {
 type counted struct {
 	id      element.CheckpointID
 	got     []bool
-	aborted bool // it stays until its late barriers have come
+	aborted bool // it stays, so that nothing that comes late begins it again, until a higher one is passed
 }
 
 func newCounting(g *Gate) *counting {
@@ -42,10 +42,8 @@ func (c *counting) barrier(in int, b Barrier) {
 	c.settle()
 }
 
-func (c *counting) cancelled(in int, id element.CheckpointID) {
-	if in != Coordinator {
-		c.reach(in, id)
-	}
+// cancelled says nothing about other ids: a task that counts may abort 7 before it has passed 6 on.
+func (c *counting) cancelled(_ int, id element.CheckpointID) {
 	if id > c.g.passed {
 		c.abort(c.entry(id))
 	}
@@ -113,25 +111,31 @@ func (c *counting) abort(e *counted) {
 	}
 }
 
-// settle takes the snapshots that are complete, in the order of their ids, and forgets what is over.
+// settle takes the snapshots that are complete, in the order of their ids, and drops the oldest entries when there are
+// too many.
 func (c *counting) settle() {
-	c.count = slices.DeleteFunc(c.count, func(e counted) bool {
-		for i := range c.high {
-			if c.g.open(i) && !e.got[i] && !(e.aborted && c.high[i] >= e.id) {
-				return false
-			}
-		}
-		c.g.passed = max(c.g.passed, e.id)
-		if !e.aborted {
+	for i := 0; i < len(c.count); i++ {
+		if e := c.count[i]; !e.aborted && c.complete(e) {
+			c.g.passed = e.id
 			c.g.emit(Snapshot{ID: e.id, Forward: Barrier{ID: e.id}})
 		}
-		return true
-	})
+	}
+	c.count = slices.DeleteFunc(c.count, func(e counted) bool { return e.id <= c.g.passed })
 	for len(c.count) > maxPending {
 		c.abort(&c.count[0])
-		c.g.passed = max(c.g.passed, c.count[0].id)
+		c.g.passed = c.count[0].id
 		c.count = slices.Delete(c.count, 0, 1)
 	}
+}
+
+// complete reports that the barrier came from all open inputs.
+func (c *counting) complete(e counted) bool {
+	for i, got := range e.got {
+		if !got && c.g.open(i) {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *counting) pending() []element.CheckpointID {

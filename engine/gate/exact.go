@@ -18,9 +18,10 @@ type exact struct {
 	timer bool    // StartTimer was given for cur
 	aside int     // how many inputs are blocked for cur
 	at    []mark  // per input, about cur
-	// triggered are aligned checkpoints that the coordinator asked for while inputs were open, ascending.
+	// triggered are aligned checkpoints that the coordinator asked for, or cancelled, while inputs were open, ascending
+	// and all above g.passed.
 	triggered []Barrier
-	// refused are ids that the coordinator cancelled before they came, ascending, all above g.passed.
+	// refused are those of them that are cancelled.
 	refused []element.CheckpointID
 }
 
@@ -67,22 +68,16 @@ func (x *exact) barrier(in int, b Barrier) {
 }
 
 func (x *exact) cancelled(in int, id element.CheckpointID) {
-	running := x.phase != idle && x.cur.ID == id
-	if in != Coordinator || running {
+	if in != Coordinator || x.phase != idle && x.cur.ID == id {
 		x.feed(evCancelled, in, Barrier{ID: id})
 		return
 	}
-	// The coordinator's word has no place in the order of a channel: it says nothing about other ids.
-	if id <= x.g.passed || slices.Contains(x.refused, id) {
-		return
+	// The coordinator's word overtakes the channels: it says nothing about lower ids, and what is sent on because of it
+	// must not overtake their barriers. So it waits until the id has its turn.
+	if id > x.g.passed && !slices.Contains(x.refused, id) {
+		x.refused = append(x.refused, id)
+		x.enqueue(Barrier{ID: id})
 	}
-	x.triggered = slices.DeleteFunc(x.triggered, func(b Barrier) bool { return b.ID == id })
-	i, _ := slices.BinarySearch(x.refused, id)
-	x.refused = slices.Insert(x.refused, i, id)
-	if len(x.refused) > maxPending {
-		x.refused = slices.Delete(x.refused, 0, 1)
-	}
-	x.g.emit(Abort{ID: id})
 }
 
 func (x *exact) timedOut(id element.CheckpointID) { x.feed(evTimedOut, Coordinator, Barrier{ID: id}) }
@@ -108,22 +103,29 @@ func (x *exact) trigger(b Barrier) {
 		x.settle()
 		return
 	}
+	x.enqueue(b)
+}
+
+// enqueue keeps what comes from the coordinator until it has its turn.
+func (x *exact) enqueue(b Barrier) {
 	i, found := slices.BinarySearchFunc(x.triggered, b, func(a, b Barrier) int { return cmp.Compare(a.ID, b.ID) })
-	if found {
-		return
+	if !found {
+		x.triggered = slices.Insert(x.triggered, i, b)
 	}
-	x.triggered = slices.Insert(x.triggered, i, b)
 	if len(x.triggered) > maxPending {
-		x.g.emit(Abort{ID: x.triggered[0].ID})
-		x.triggered = slices.Delete(x.triggered, 0, 1)
+		x.refuse(Coordinator, x.triggered[0])
 	}
 	x.drain()
 }
 
-// drain takes the snapshots that only the end of the inputs was missing for.
+// drain does what only the end of the inputs was missing for.
 func (x *exact) drain() {
 	for x.phase == idle && len(x.triggered) > 0 && x.g.AllEnded() {
 		b := x.triggered[0]
+		if slices.Contains(x.refused, b.ID) {
+			x.decide(b)
+			continue
+		}
 		x.start(b)
 		x.settle()
 	}
@@ -244,16 +246,20 @@ func (x *exact) cancel(_ int, _ Barrier) {
 	x.drain()
 }
 
-// refuse: a checkpoint that has not begun here is called off. On the channel it came through nothing lower can follow,
-// so what is running will never be complete.
+// refuse: a checkpoint that has not begun here is called off. On the channel that says so nothing lower can follow, so
+// what is running will never be complete.
 func (x *exact) refuse(_ int, b Barrier) {
-	x.giveUp()
-	known := slices.Contains(x.refused, b.ID)
-	x.pass(b.ID)
-	if !known {
-		x.g.emit(Abort{ID: b.ID})
+	if x.phase != idle && x.cur.ID < b.ID {
+		x.giveUp()
 	}
+	x.decide(b)
 	x.drain()
+}
+
+// decide aborts what has not begun.
+func (x *exact) decide(b Barrier) {
+	x.pass(b.ID)
+	x.g.emit(Abort{ID: b.ID})
 }
 
 // giveUp aborts the running checkpoint, if there is one.
