@@ -4,27 +4,46 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/topology"
 )
 
-// Record names a record that an attempt failed at.
+// Record names what an attempt failed at: a record, or a timer.
 type Record struct {
-	element.TopicPartition
-	Offset int64
+	element.TopicPartition // zero for a timer
+	Offset                 int64
 	// Step is the source, step or sink that failed.
 	Step string
+	// Timer is set for a timer; TopicPartition and Offset mean nothing then.
+	Timer *topology.TimerRef
 }
 
-// String writes the record as topic-partition@offset.
-func (r Record) String() string { return fmt.Sprintf("%s-%d@%d", r.Topic, r.Partition, r.Offset) }
+// String writes a record as topic-partition@offset, and a timer with its step, key (cut to 64 bytes) and time.
+func (r Record) String() string {
+	if r.Timer != nil {
+		return fmt.Sprintf("timer of step %s, key %.64q, at %s", r.Step, r.Timer.Key, r.Timer.At.UTC().Format(time.RFC3339Nano))
+	}
+	return fmt.Sprintf("record %s-%d@%d", r.Topic, r.Partition, r.Offset)
+}
 
-// RecordOf finds the record that an error speaks of; ok is false when it speaks of none.
+// same says whether both name one record, whichever step failed, or one timer.
+func (r Record) same(o Record) bool {
+	if r.Timer == nil || o.Timer == nil {
+		return r.Timer == o.Timer && r.TopicPartition == o.TopicPartition && r.Offset == o.Offset
+	}
+	return r.Step == o.Step && string(r.Timer.Key) == string(o.Timer.Key) && r.Timer.At.Equal(o.Timer.At)
+}
+
+// RecordOf finds the record or timer that an error speaks of; ok is false when it speaks of none.
 func RecordOf(err error) (r Record, ok bool) {
 	var e *topology.RecordError
-	if !errors.As(err, &e) || e.From.Topic == "" || e.Offset < 0 {
+	if !errors.As(err, &e) || e.Timer == nil && (e.From.Topic == "" || e.Offset < 0) {
 		return Record{}, false
+	}
+	if e.Timer != nil {
+		return Record{Step: e.Step, Timer: e.Timer}, true
 	}
 	return Record{TopicPartition: e.From, Offset: e.Offset, Step: e.Step}, true
 }
@@ -47,11 +66,9 @@ type guard struct {
 	suspects []suspect
 }
 
-// failed counts a failure at a record, whichever step it was.
+// failed counts a failure.
 func (g *guard) failed(r Record, cause error) suspect {
-	i := slices.IndexFunc(g.suspects, func(s suspect) bool {
-		return s.record.TopicPartition == r.TopicPartition && s.record.Offset == r.Offset
-	})
+	i := slices.IndexFunc(g.suspects, func(s suspect) bool { return s.record.same(r) })
 	s := suspect{record: r, first: cause}
 	if i >= 0 {
 		s = g.suspects[i]

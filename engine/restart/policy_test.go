@@ -230,6 +230,20 @@ func TestTheExitCodeOfTheCauseSurvives(t *testing.T) {
 	require.ErrorIs(t, v.Fault(), io.EOF)
 }
 
+func TestTheGuardNamesATimer(t *testing.T) {
+	fire := func(step, key string, at int64) error {
+		return &topology.RecordError{Offset: -1, Step: step, Reason: io.EOF, Timer: &topology.TimerRef{Key: []byte(key), At: time.UnixMilli(at)}}
+	}
+	p := policy(t, Config{SameRecord: 2}, mid)
+	for _, err := range []error{fire("s", "k", 1500), fire("s", "k", 1501), fire("s", "l", 1500), fire("t", "k", 1500), badRecord(-1, io.EOF), badRecord(0, io.EOF)} {
+		_, v := p.Failed(0, err)
+		require.Nil(t, v, err)
+	}
+	_, v := p.Failed(0, fire("s", "k", 1500))
+	require.NotNil(t, v)
+	require.Equal(t, `timer of step s, key "k", at 1970-01-01T00:00:01.5Z fails every time: 2 attempts failed at it, after 6 restarts; cause: step s: timer of key "k" at 1970-01-01T00:00:01.500Z: EOF`, v.Error())
+}
+
 func TestRecordsThatAreNone(t *testing.T) {
 	for _, err := range []error{io.EOF, &topology.RecordError{Step: "timer", Offset: 3, Reason: io.EOF}, &topology.RecordError{From: element.TopicPartition{Topic: "in"}, Offset: -1, Reason: io.EOF}} {
 		_, ok := RecordOf(err)

@@ -18,7 +18,7 @@ type Verdict struct {
 	Poison bool
 	// Restarts is the number of restarts before.
 	Restarts int
-	// Record is the record of the last failure, nil when it was none; Failures counts the attempts that failed at it.
+	// Record is the record or timer of the last failure, nil when it was none; Failures counts the attempts that failed at it.
 	Record   *Record
 	Failures int
 	// First is the cause of the first failure: at the record when several attempts failed there, else of those that the
@@ -31,11 +31,11 @@ func (v *Verdict) Error() string {
 	var b strings.Builder
 	switch {
 	case v.Poison:
-		b.WriteString("record " + v.Record.String() + " fails every time: " + counted(v.Failures, "attempt") + " failed at it, after " + counted(v.Restarts, "restart"))
+		b.WriteString(v.Record.String() + " fails every time: " + counted(v.Failures, "attempt") + " failed at it, after " + counted(v.Restarts, "restart"))
 	default:
 		b.WriteString("restart strategy " + string(v.Strategy) + " gives up after " + counted(v.Restarts, "restart") + ": " + v.Reason)
 		if v.Record != nil && v.Failures > 1 {
-			b.WriteString("; " + counted(v.Failures, "attempt") + " failed at record " + v.Record.String())
+			b.WriteString("; " + counted(v.Failures, "attempt") + " failed at " + v.Record.String())
 		}
 	}
 	first, last := v.First.Error(), v.Last.Error()
