@@ -91,8 +91,9 @@
 //	    stop the intake and report what has moved; work that is not reported is not lost, but it is done again by the next
 //	    attempt.
 //	D4  Hold back what a task writes behind its barrier until Complete, in one queue per barrier; the same for a task that
-//	    is added while checkpoints are in flight, as if it had passed the barrier of the newest. Complete releases the
-//	    oldest queue only. What is held back for the tasks of a Left is dropped before that of the others is released.
+//	    is added while checkpoints are in flight, as if it had passed the barrier of the newest; if that is abandoned, of
+//	    the newest that is left. Complete releases the queue of its own barrier only. What is held back for the tasks of a
+//	    Left is dropped before that of the others is released.
 //	D5  Commit only with the Permit, and always report the outcome, also when the attempt is to end. While the Permit
 //	    is out the transaction is not the driver's to abort.
 //	D6  Halt a task before Leave: it takes no record any more and still passes barriers. A task whose partition was lost

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -14,10 +15,11 @@ import (
 )
 
 // TestRandomInterleavings drives a coordinator with a sloppy driver: reports come in any order and after any delay,
-// fail, are lost, doubled, made up, come before their time. The model judges every action.
+// fail, are lost, doubled, made up, come before their time. Up to four checkpoints are in flight, and some failures are
+// tolerated. The model judges every action.
 func TestRandomInterleavings(t *testing.T) {
 	reached := map[string]int{}
-	for range 15 { // times rapid's 100
+	for range 25 { // times rapid's 100
 		rapid.Check(t, func(t *rapid.T) {
 			w := newWorld(t)
 			for range rapid.IntRange(0, 3).Draw(t, "tasks at the start") {
@@ -34,7 +36,7 @@ func TestRandomInterleavings(t *testing.T) {
 	}
 	t.Log("reached:", reached)
 	// A generator that never gets anywhere would prove nothing.
-	for _, s := range []string{"complete", "drained", "timeout", "declined", "flush", "root", "commit", "protocol", "left at once", "left with a checkpoint", "left before drained", "revoke", "raised", "came back"} {
+	for _, s := range []string{"complete", "drained", "timeout", "declined", "flush", "root", "commit", "protocol", "left at once", "left with a checkpoint", "left before drained", "revoke", "raised", "came back", "several", "abandon", "abandon of several", "abandon beside an older one", "left by an abandon", "end behind a commit", "unserved", "savepoint", "final again", "wait again"} {
 		require.NotZero(t, reached[s], "no run reached %q: %v", s, reached)
 	}
 }
@@ -52,6 +54,8 @@ type world struct {
 	open    []work
 	done    []work
 	reached []string
+	wishes  int
+	long    bool
 }
 
 func newWorld(t *rapid.T) *world {
@@ -59,25 +63,41 @@ func newWorld(t *rapid.T) *world {
 		return time.Duration(rapid.IntRange(lo, hi).Draw(t, name)) * time.Millisecond
 	}
 	cfg := Config{Interval: ms("interval", 1, 50), Timeout: ms("timeout", 50, 2000), MinPause: ms("min-pause", 0, 80)}
+	if cfg.MaxConcurrent = rapid.IntRange(0, 4).Draw(t, "max-concurrent"); cfg.MaxConcurrent > 1 {
+		cfg.MinPause = 0
+	}
+	cfg.TolerableFailures = rapid.SampledFrom([]int{0, 0, 1, 2, 5, Unlimited, Unlimited}).Draw(t, "tolerable")
+	if cfg.TransactionTimeout = 2 * ms("transaction", 0, 2000); cfg.TransactionTimeout > 0 {
+		cfg.TransactionTimeout += cfg.Timeout
+	}
 	cfg.First = time.Duration(rapid.Int64Range(0, int64(cfg.Interval/time.Millisecond)).Draw(t, "first")) * time.Millisecond
 	require.NoError(t, cfg.Validate())
+	long := cfg.TolerableFailures != 0 && rapid.Bool().Draw(t, "long life")
 	last := element.CheckpointID(rapid.IntRange(0, 5).Draw(t, "last"))
 	return &world{
+		long: long,
 		model: &model{
-			t: t, c: New(cfg, last), cfg: cfg, last: last, tasks: map[element.TaskID]bool{}, leaving: map[element.TaskID]bool{},
-			given: map[element.CheckpointID]bool{}, read: map[element.TaskID]int64{}, written: map[element.TaskID]int64{},
-			committed: map[element.TaskID]int64{}, holding: map[element.TaskID]bool{},
+			t: t, c: New(cfg, last), cfg: cfg, max: max(1, cfg.MaxConcurrent), last: last, tasks: map[element.TaskID]*person{},
+			given: map[element.CheckpointID]bool{}, abandoned: map[element.CheckpointID]bool{}, served: map[string]bool{},
+			gone: map[element.TaskID]int64{},
 		},
 	}
 }
 
-// moves lists what may happen. What is listed first and more often happens more often.
+// moves lists what may happen. What is listed first and more often happens more often. In a long life nothing ends the
+// attempt but what fails once too often, and tasks come and go.
 func (w *world) moves() []string {
 	m := []string{"finish", "moved", "finish", "add", "finish", "moved", "wake", "finish", "early", "repeat", "tick"}
+	if w.long {
+		for range 6 {
+			m = append(m, "finish", "moved", "finish", "finish", "wake", "finish", "moved", "fail", "leave", "add")
+		}
+		return append(m, "manual", "savepoint", "raise", "repeat", "late failure", "deadline", "wake")
+	}
 	for range 12 {
 		m = append(m, "finish", "finish", "finish", "moved", "finish", "finish", "wake")
 	}
-	return append(m, "fail", "leave", "leave", "raise", "invent", "manual", "late failure", "deadline", "premature", "lose", "final")
+	return append(m, "fail", "leave", "leave", "raise", "invent", "manual", "savepoint", "savepoint", "fail", "late failure", "deadline", "premature", "lose", "final")
 }
 
 func (w *world) run(move string) {
@@ -98,7 +118,7 @@ func (w *world) run(move string) {
 	case "tick":
 		w.feed(now, func() []Action { return w.c.Tick(now) }, func() {})
 	case "wake", "deadline":
-		if d, ok := w.c.NextWake(w.now); ok && (w.flight != nil) == (move == "deadline") {
+		if d, ok := w.c.NextWake(w.now); ok && (len(w.flights) > 0 && w.expires(w.now+d)) == (move == "deadline") {
 			now = w.now + d
 			w.feed(now, func() []Action { return w.c.Tick(now) }, func() {})
 		}
@@ -106,14 +126,20 @@ func (w *world) run(move string) {
 		w.request(now, Early)
 	case "manual":
 		w.request(now, Manual)
+	case "savepoint":
+		w.savepoint(now)
 	case "final":
 		w.request(now, Final)
 	case "finish", "fail":
 		w.finish(now, move == "fail")
 	case "lose":
-		// Of a commit the outcome is always reported (D5): no deadline would help.
+		// Of a commit the outcome is always reported (D5): no deadline would help. A task's barriers come in order or not at
+		// all.
 		if len(w.open) > 0 && w.open[0].ev != evCommitted {
-			w.open = w.open[1:]
+			lost := w.open[0]
+			w.open = slices.DeleteFunc(w.open, func(k work) bool {
+				return k == lost || lost.ev == evBarrier && k.ev == evBarrier && k.task == lost.task
+			})
 		}
 	case "repeat":
 		if len(w.done) > 0 {
@@ -132,29 +158,45 @@ func (w *world) run(move string) {
 // settle ends the run: all work is finished, a final checkpoint is asked for, and what was lost runs into its timeout.
 // Whatever went before, the coordinator comes to an end, and every trigger has had its one end.
 func (w *world) settle() {
-	for range 2 {
+	for range 50 {
 		for !w.dead && len(w.open) > 0 {
 			w.finish(w.now, false)
 		}
-		w.request(w.now, Final)
+		if w.request(w.now, Final); w.dead {
+			break
+		}
+		if len(w.open) > 0 {
+			continue
+		}
+		d, ok := w.c.NextWake(w.now) // something was lost, or failed twice
+		require.True(w.t, ok, "all work is done, and still no end")
+		now := w.now + d
+		w.feed(now, func() []Action { return w.c.Tick(now) }, func() {})
 	}
-	for !w.dead && len(w.open) > 0 {
-		w.finish(w.now, false)
-	}
-	w.run("deadline")
 	require.True(w.t, w.dead, "all work is done, and still no end")
-	require.Equal(w.t, w.triggers, w.completes+w.losses, "every trigger ends once")
+	require.Equal(w.t, w.triggers, w.completes+w.abandons+w.losses, "every trigger ends once")
+	if len(w.c.Unserved()) > 0 {
+		w.reached = append(w.reached, "unserved")
+	}
 
 	st := w.c.Stats()
 	require.Nil(w.t, st.Current)
 	require.EqualValues(w.t, w.triggers, st.Totals.Triggered)
 	require.EqualValues(w.t, w.completes, st.Totals.Completed)
+	var abandoned, failed uint64
+	for f := range NumFailureReasons {
+		abandoned += st.Totals.Abandoned[f]
+		failed += st.Totals.Failed[f]
+	}
+	require.EqualValues(w.t, w.abandons, abandoned)
+	require.EqualValues(w.t, w.losses, failed)
 	require.Len(w.t, st.Recent, min(w.triggers, RecentCheckpoints))
 	for i, r := range st.Recent {
 		require.True(w.t, w.given[r.ID])
-		require.True(w.t, i == 0 || r.ID > st.Recent[i-1].ID)
+		again, ok := st.Of(r.ID)
+		require.True(w.t, ok && again == r && (i == 0 || r.ID != st.Recent[i-1].ID))
 		require.Equal(w.t, r.Failure == NoFailure, r.Phase == "completed")
-		for _, d := range []time.Duration{r.StartDelay, r.Barriers, r.Flush, r.Persist, r.Root, r.Commit} {
+		for _, d := range []time.Duration{r.StartDelay, r.Barriers, r.Waited, r.Flush, r.Persist, r.Root, r.Commit} {
 			require.True(w.t, d >= 0 && d <= r.EndToEnd, "%+v", r)
 		}
 	}
@@ -166,12 +208,11 @@ func (w *world) settle() {
 
 // feed gives an input to coordinator and model and takes on the work that the actions ask for.
 func (w *world) feed(now time.Duration, call func() []Action, note func()) {
-	for i, a := range w.input(now, call, note) {
+	actions := w.input(now, call, note)
+	for i, a := range actions {
 		switch a := a.(type) {
 		case Trigger:
-			if a.Reason == Revoke {
-				w.reached = append(w.reached, "revoke")
-			}
+			w.note3(a)
 			for _, t := range a.Tasks {
 				w.open = append(w.open, work{evBarrier, a.ID, t})
 			}
@@ -182,7 +223,7 @@ func (w *world) feed(now time.Duration, call func() []Action, note func()) {
 				w.open = append(w.open, work{ev: evAcked, id: a.ID})
 				continue
 			}
-			for _, t := range w.flight.tasks {
+			for _, t := range w.flight(a.ID).tasks {
 				w.open = append(w.open, work{evAcked, a.ID, t})
 			}
 		case WriteRoot:
@@ -190,10 +231,29 @@ func (w *world) feed(now time.Duration, call func() []Action, note func()) {
 		case CommitAction:
 			w.open = append(w.open, work{ev: evCommitted, id: a.ID})
 		case Left:
-			with := map[bool]string{true: "left with a checkpoint", false: "left at once"}
-			w.reached = append(w.reached, with[i > 0])
+			with := "left at once"
+			if i > 0 {
+				switch actions[i-1].(type) {
+				case Complete:
+					with = "left with a checkpoint"
+				case Abandon:
+					with = "left by an abandon"
+				}
+			}
+			w.reached = append(w.reached, with)
 			if w.dead {
 				w.reached = append(w.reached, "left before drained")
+			}
+		case Abandon:
+			w.reached = append(w.reached, "abandon")
+			if len(a.IDs) > 1 {
+				w.reached = append(w.reached, "abandon of several")
+			}
+			if len(w.flights) > 0 && w.flights[0].id < a.IDs[0] {
+				w.reached = append(w.reached, "abandon beside an older one")
+			}
+			if w.anyWaits() {
+				w.reached = append(w.reached, "wait again")
 			}
 		case Complete:
 			w.reached = append(w.reached, "complete")
@@ -205,13 +265,37 @@ func (w *world) feed(now time.Duration, call func() []Action, note func()) {
 	}
 }
 
+// note3 notes what kind of trigger it was.
+func (w *world) note3(a Trigger) {
+	if a.Reason == Revoke {
+		w.reached = append(w.reached, "revoke")
+	}
+	if len(w.flights) > 2 {
+		w.reached = append(w.reached, "several")
+	}
+	if len(a.Savepoint) > 0 {
+		w.reached = append(w.reached, "savepoint")
+	}
+	if a.Reason == Final && w.failures > 0 {
+		w.reached = append(w.reached, "final again")
+	}
+}
+
+// expires reports that a deadline has passed by then.
+func (w *world) expires(then time.Duration) bool {
+	return slices.ContainsFunc(w.flights, func(f *flight) bool { return !f.permit && then >= f.triggered+w.cfg.Timeout })
+}
+
 func (w *world) add(now time.Duration) {
 	task := w.anyTask()
 	w.feed(now, func() []Action { return w.c.AddTask(now, task) }, func() {
-		if _, ok := w.tasks[task]; !ok {
-			w.tasks[task] = false
-			w.holding[task] = w.flight != nil
-			if w.committed[task] > 0 {
+		if w.tasks[task] == nil {
+			at := w.gone[task] // whoever owns it next starts where it is committed
+			p := &person{read: at, committed: at, barrier: at}
+			if f := w.newest(); f != nil {
+				p.marks = []mark{{f.id, at}}
+			}
+			if w.tasks[task] = p; at > 0 {
 				w.reached = append(w.reached, "came back")
 			}
 		}
@@ -224,16 +308,21 @@ func (w *world) add(now time.Duration) {
 	})
 }
 
-// moved is a task that takes some records and says so. One that leaves has halted; its report is a late one.
+// moved is a task that takes some records and says so. One that leaves has halted; its report is a late one, of what it
+// took before.
 func (w *world) moved(now time.Duration) {
 	task := w.anyTask()
 	w.feed(now, func() []Action { return w.c.Moved(now, task) }, func() {
-		if _, ok := w.tasks[task]; !ok || w.leaving[task] {
-			return
-		}
-		w.tasks[task] = true
-		if w.read[task] += 3; !w.holding[task] {
-			w.written[task] = w.read[task]
+		p := w.tasks[task]
+		switch {
+		case p == nil:
+		case p.out():
+			p.behind = true
+		default:
+			p.moved = true
+			if !p.leaving {
+				p.read += 3
+			}
 		}
 	})
 }
@@ -244,28 +333,17 @@ func (w *world) leave(now time.Duration) {
 	for range rapid.IntRange(1, 3).Draw(w.t, "how many leave") {
 		tasks = append(tasks, w.anyTask())
 	}
-	w.feed(now, func() []Action { return w.c.Leave(now, tasks) }, func() {
-		f := w.flight
-		var going []element.TaskID
-		for _, task := range tasks {
-			moved, ok := w.tasks[task]
-			if !ok || w.leaving[task] || slices.Contains(going, task) {
-				continue
-			}
-			going = append(going, task)
-			w.revoke = w.revoke || f == nil && moved
+	w.feed(now, func() []Action { return w.c.Leave(now, tasks) }, func() { w.leaves(tasks) })
+}
+
+// savepoint asks for one, sometimes for one that is wanted already.
+func (w *world) savepoint(now time.Duration) {
+	w.wishes += rapid.IntRange(0, 1).Draw(w.t, "another one")
+	id := fmt.Sprintf("s%d", w.wishes)
+	w.feed(now, func() []Action { return w.c.RequestSavepoint(now, id) }, func() {
+		if !slices.Contains(w.unserved(), id) {
+			w.waiting, w.hurry = append(w.waiting, id), true
 		}
-		for _, task := range going {
-			if f == nil && !w.revoke || f != nil && !slices.Contains(f.tasks, task) {
-				w.atOnce = append(w.atOnce, task)
-				continue
-			}
-			w.leaving[task] = true
-			if f != nil {
-				w.tasks[task] = false
-			}
-		}
-		slices.SortFunc(w.atOnce, element.TaskID.Compare)
 	})
 }
 
@@ -300,6 +378,10 @@ func (w *world) finish(now time.Duration, fails bool) {
 	}
 	i := rapid.IntRange(0, len(w.open)-1).Draw(w.t, "work")
 	k := w.open[i]
+	if k.ev == evBarrier { // a task passes its barriers in order
+		i = slices.IndexFunc(w.open, func(o work) bool { return o.ev == evBarrier && o.task == k.task })
+		k = w.open[i]
+	}
 	w.open = slices.Delete(w.open, i, i+1)
 	w.done = append(w.done, k)
 	if fails {
@@ -328,11 +410,23 @@ func (w *world) invent(now time.Duration) {
 
 // premature reports something that the driver was not asked for yet.
 func (w *world) premature(now time.Duration) {
-	f := w.flight
-	if f == nil || f.permit {
+	if len(w.flights) == 0 {
+		return
+	}
+	f := rapid.SampledFrom(w.flights).Draw(w.t, "flight")
+	if f.permit {
 		return
 	}
 	evs := []event{evCommitted, evCommitFailed}
+	if i := slices.Index(w.flights, f); i > 0 {
+		evs = append(evs, evFlushed)
+		for _, t := range f.tasks {
+			if o := w.flights[i-1]; o.covers(t) && !o.barrier[t] {
+				w.report(now, work{evBarrier, f.id, t})
+				return
+			}
+		}
+	}
 	if !f.rootAsked {
 		evs = append(evs, evRootWritten)
 	}
@@ -345,12 +439,23 @@ func (w *world) premature(now time.Duration) {
 // report feeds one report and tells the model what it means.
 func (w *world) report(now time.Duration, k work) {
 	c, err := w.c, errors.New("injected")
+	class := fault.Restart
+	if isFailure(k.ev) {
+		class = rapid.SampledFrom([]fault.Recovery{fault.Restart, fault.Restart, fault.Restart, fault.Restart, fault.Restart, fault.Restart, fault.Rejoin, fault.Unconfirmed, fault.Stop}).Draw(w.t, "class")
+	}
+	if class != fault.Restart {
+		err = fault.New(class, fault.Failed, "injected")
+	}
 	var st PersistStats
-	offset := w.read[k.task]
+	var offset int64
+	moved := true
+	if p := w.tasks[k.task]; p != nil {
+		offset, moved = p.read, p.read > p.barrier
+	}
 	calls := map[event]func() []Action{
 		evBarrier: func() []Action {
 			p := element.Position{TopicPartition: element.TopicPartition{Topic: k.task.Source, Partition: k.task.Partition}, Offset: offset}
-			return c.BarrierPassed(now, k.id, k.task, TaskAck{Positions: []element.Position{p}, Moved: true})
+			return c.BarrierPassed(now, k.id, k.task, TaskAck{Positions: []element.Position{p}, Moved: moved})
 		},
 		evAcked: func() []Action {
 			if k.task == (element.TaskID{}) {
@@ -365,11 +470,11 @@ func (w *world) report(now time.Duration, k work) {
 		evRootFailed:  func() []Action { return c.RootFailed(now, k.id, err) },
 		evCommitted:   func() []Action { return c.Committed(now, k.id) },
 		evCommitFailed: func() []Action {
-			return c.CommitFailed(now, k.id, err, rapid.SampledFrom([]fault.Recovery{fault.Restart, fault.Rejoin, fault.Unconfirmed, fault.Stop}).Draw(w.t, "class"))
+			return c.CommitFailed(now, k.id, err, class)
 		},
 	}
 	before := c.Stats().Totals.Answers
-	w.feed(now, calls[k.ev], func() { w.note(k, offset) })
+	w.feed(now, calls[k.ev], func() { w.note(k, offset, moved, class) })
 	var sum int
 	for a, n := range c.Stats().Totals.Answers {
 		sum += int(n - before[a])
@@ -377,21 +482,38 @@ func (w *world) report(now time.Duration, k work) {
 	require.LessOrEqual(w.t, sum, 1, "a report has one answer")
 }
 
-// note tells the model what a report means for the checkpoint in flight.
-func (w *world) note(k work, offset int64) {
-	f := w.flight
-	if f == nil || f.id != k.id || k.task != (element.TaskID{}) && !slices.Contains(f.tasks, k.task) && isTaskEvent(k.ev) {
+// note tells the model what a report means for a checkpoint in flight.
+func (w *world) note(k work, offset int64, moved bool, class fault.Recovery) {
+	f := w.flight(k.id)
+	if f == nil || k.task != (element.TaskID{}) && !f.covers(k.task) && isTaskEvent(k.ev) {
 		return
+	}
+	breach := func() { w.fails(f, FailureProtocol, fault.Stop) }
+	unless := func(asked bool, then func()) { // what follows from a report that was asked for; one that was not is a breach
+		if !asked {
+			breach()
+			return
+		}
+		then()
 	}
 	switch k.ev {
 	case evBarrier:
-		if !f.barrier[k.task] {
-			f.barrier[k.task], f.positions[k.task], w.holding[k.task] = true, offset, true
+		if f.barrier[k.task] {
+			return
 		}
+		for _, o := range w.flights[:slices.Index(w.flights, f)] {
+			if o.covers(k.task) && !o.barrier[k.task] {
+				breach()
+				return
+			}
+		}
+		p := w.tasks[k.task]
+		f.barrier[k.task], f.positions[k.task], f.moved[k.task] = true, offset, f.moved[k.task] || moved
+		p.marks, p.barrier = append(p.marks, mark{f.id, offset}), offset
 	case evAcked:
 		switch {
 		case k.task == (element.TaskID{}) && !f.all(f.barrier), k.task != (element.TaskID{}) && !f.barrier[k.task]:
-			w.cause = FailureProtocol
+			breach()
 		case k.task == (element.TaskID{}):
 			for _, t := range f.tasks {
 				f.acked[t] = true
@@ -400,27 +522,25 @@ func (w *world) note(k work, offset int64) {
 			f.acked[k.task] = true
 		}
 	case evFlushed:
-		w.unless(f.flushAsked, func() { f.flushed = true })
+		unless(f.flushAsked, func() { f.flushed = true })
 	case evRootWritten:
-		w.unless(f.rootAsked, func() { f.rootWritten = true })
+		unless(f.rootAsked, func() { f.rootWritten = true })
 	case evCommitted:
-		w.unless(f.permit, func() { f.committed = true })
+		unless(f.permit, func() { f.committed = true })
 	case evCommitFailed:
-		w.unless(f.permit, func() { w.cause = FailureCommit })
+		unless(f.permit, func() { w.doom = nil; w.fails(f, FailureCommit, class) })
 	default: // failures, which count until the permit
 		if !f.permit {
-			w.cause = map[event]FailureReason{evDeclined: FailureDeclined, evFlushFailed: FailureFlush, evRootFailed: FailureRoot}[k.ev]
+			w.fails(f, map[event]FailureReason{evDeclined: FailureDeclined, evFlushFailed: FailureFlush, evRootFailed: FailureRoot}[k.ev], class)
+		}
+		if w.doom != nil {
+			w.reached = append(w.reached, "end behind a commit")
 		}
 	}
 }
 
-// unless does what follows from a report that was asked for; one that was not breaks the protocol.
-func (w *world) unless(asked bool, then func()) {
-	if !asked {
-		w.cause = FailureProtocol
-		return
-	}
-	then()
+func isFailure(ev event) bool {
+	return ev == evDeclined || ev == evFlushFailed || ev == evRootFailed || ev == evCommitFailed
 }
 
 func isTaskEvent(ev event) bool { return ev == evBarrier || ev == evAcked || ev == evDeclined }
