@@ -249,10 +249,12 @@ func (x *exact) cancel(_ int, _ Barrier) {
 // refuse: a checkpoint that has not begun here is called off. On the channel that says so nothing lower can follow, so
 // what is running will never be complete.
 func (x *exact) refuse(_ int, b Barrier) {
-	if x.phase != idle && x.cur.ID < b.ID {
+	if x.phase != idle && x.cur.ID <= b.ID {
 		x.giveUp()
 	}
-	x.decide(b)
+	if b.ID > x.g.passed {
+		x.decide(b)
+	}
 	x.drain()
 }
 
