@@ -267,11 +267,7 @@ func (t *Task) FireTimers(now int64) (more bool, err error) {
 	}
 	for left := timersPerCall; ; {
 		first, others := t.firstTimers()
-		if first == nil {
-			break
-		}
-		at, _ := first.nextTimer()
-		if more = at <= now; !more || left == 0 {
+		if more = first != nil && due(first, now); !more || left == 0 {
 			break
 		}
 		fired, err := first.fire(now, others, left)
@@ -284,6 +280,12 @@ func (t *Task) FireTimers(now int64) (more bool, err error) {
 		return false, err
 	}
 	return more, nil
+}
+
+// due says that the first timer of an operator is due.
+func due(op timed, now int64) bool {
+	at, ok := op.nextTimer()
+	return ok && at <= now
 }
 
 // Close closes the Processors that are closers and ends the task. A second call does nothing.

@@ -1,0 +1,12 @@
+package topology
+
+// HeapLen gives how many timers the heaps of a task hold, pending or not.
+func HeapLen(t *Task) int {
+	n := 0
+	for _, op := range t.timed {
+		n += len(op.(interface{ heap() []timer }).heap())
+	}
+	return n
+}
+
+func (t *timerRun[K, V, W]) heap() []timer { return t.p.ctx.timers.heap }
