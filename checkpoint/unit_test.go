@@ -26,6 +26,69 @@ func TestValidateReportsAllProblemsAtOnce(t *testing.T) {
 		"checkpoint min-pause is 48h0m0s: at most 24h0m0s is allowed")
 }
 
+func TestValidateNamesBothValuesThatExcludeEachOther(t *testing.T) {
+	good := Config{Interval: time.Second, Timeout: time.Second}
+	for _, change := range []func(*Config){
+		func(c *Config) { c.MaxConcurrent = MaxInFlight },
+		func(c *Config) { c.MaxConcurrent, c.MinPause = 1, time.Second },
+		func(c *Config) { c.TolerableFailures, c.TransactionTimeout = Unlimited, MaxDuration },
+	} {
+		c := good
+		change(&c)
+		require.NoError(t, c.Validate(), "%+v", c)
+	}
+	c := good
+	c.MinPause, c.MaxConcurrent = 2*time.Second, 3
+	require.EqualError(t, c.Validate(), "checkpoint min-pause is 2s and max-concurrent is 3: a pause between checkpoints leaves no room for a second one in flight; set one of them only")
+	c = good
+	c.MaxConcurrent, c.TolerableFailures, c.TransactionTimeout = MaxInFlight+1, -2, -1
+	require.EqualError(t, c.Validate(), "checkpoint max-concurrent is 65: it must be from 1 to 64\n"+
+		"checkpoint tolerable-failures is -2: it must not be negative, except -1 for unlimited\n"+
+		"checkpoint transaction timeout is -1ns: it must not be negative")
+}
+
+func TestSavepointRequestsAreBounded(t *testing.T) {
+	c, _ := inFlight()
+	for i := range MaxSavepoints {
+		require.Empty(t, c.RequestSavepoint(0, fmt.Sprint(i)))
+	}
+	require.Empty(t, c.RequestSavepoint(0, "0"), "it waits already")
+	actions := c.RequestSavepoint(0, "one more")
+	require.Equal(t, []Action{Refused{Savepoint: "one more"}}, actions)
+	require.Equal(t, "refused savepoint one more: 64 wait already", actions[0].String())
+	require.Len(t, c.Unserved(), MaxSavepoints)
+}
+
+func TestFiguresHaveStableLabels(t *testing.T) {
+	s := CheckpointStats{StartDelay: 1, Alignment: 2, Sync: 3, Barriers: 4, Persist: 5, Waited: 6, Flush: 7, Root: 8, Commit: 9, EndToEnd: 10,
+		DeltaBytes: 11, FullBytes: 12, BufferedBytes: 13}
+	var got []string
+	for _, f := range append(s.Phases(), s.Sizes()...) {
+		got = append(got, fmt.Sprintf("%s %d %d", f.Label, f.Time, f.Bytes))
+	}
+	require.Equal(t, []string{"start-delay 1 0", "alignment 2 0", "sync 3 0", "barriers 4 0", "async 5 0", "waited 6 0", "flush 7 0", "root 8 0",
+		"commit 9 0", "end-to-end 10 0", "delta 0 11", "full 0 12", "buffered 0 13"}, got)
+}
+
+// TestManyTakenIdsDoNotHideWhatIsInFlight: ids of others are remembered in few ranges, the oldest of which swallow what
+// lies between them. A checkpoint that is in flight all the time is still known.
+func TestManyTakenIdsDoNotHideWhatIsInFlight(t *testing.T) {
+	a := element.TaskID{Source: "a"}
+	c := New(Config{Interval: time.Second, Timeout: time.Hour, MaxConcurrent: 2, TolerableFailures: Unlimited}, 0)
+	c.AddTask(0, a)
+	c.Moved(0, a)
+	now := time.Second
+	require.Len(t, c.Tick(now), 1)
+	for range 3 * foreignRanges {
+		c.Moved(now, a)
+		now += time.Second
+		require.IsType(t, Trigger{}, c.Tick(now)[0])
+		require.IsType(t, Abandon{}, c.Declined(now, c.LastID(), a, nil)[0])
+		c.Raise(now, c.LastID()+5)
+	}
+	require.Equal(t, []Action{Flush{ID: 1}, Persist{ID: 1}}, c.BarrierPassed(now, 1, a, TaskAck{}))
+}
+
 func TestTheZeroPermitAllowsNothing(t *testing.T) {
 	var p Permit
 	require.False(t, p.Valid())
