@@ -69,7 +69,7 @@ type cleaner struct {
 	committed map[string]bool      // paths of roots
 	needed    map[string]bool      // files
 
-	// ids of the committed roots of each task, of all instances, newest first
+	// ids of the committed roots of each task that reads a partition, of all instances, newest first
 	ids    map[element.TaskID][]element.CheckpointID
 	newest element.CheckpointID // that this process committed
 	report CleanReport
@@ -92,9 +92,14 @@ func (r *Repository) newCleaner(ctx context.Context) (*cleaner, error) {
 // need keeps a root and all that it names.
 func (c *cleaner) need(path string) {
 	c.needed[path] = true
-	for _, e := range c.roots[path].root.Tasks {
-		for _, run := range e.Runs {
-			c.needed[run.File] = true
+	markFiles(c.roots[path].root, c.needed)
+}
+
+// markFiles puts the files that a root names into a set.
+func markFiles(root *Root, set map[string]bool) {
+	for i := range root.Tasks {
+		for file := range root.Tasks[i].files() {
+			set[file] = true
 		}
 	}
 }
@@ -113,8 +118,7 @@ func (c *cleaner) judgeCommitted() {
 	}
 	for path := range c.committed {
 		r := c.roots[path]
-		for i := range r.root.Tasks {
-			id := r.root.Tasks[i].Task
+		for id := range r.root.sourceTasks() {
 			c.ids[id] = append(c.ids[id], r.ref.Name.ID)
 		}
 		if parseFilePath(path).dir == c.r.dir && c.r.writes(r.ref.Name) {
@@ -158,8 +162,8 @@ func (c *cleaner) retained(path string) bool {
 		return false
 	}
 	r := c.roots[path]
-	return slices.ContainsFunc(r.root.Tasks, func(e TaskEntry) bool {
-		ids := c.ids[e.Task]
+	return r.root.anySource(func(id element.TaskID) bool {
+		ids := c.ids[id]
 		return len(ids) <= c.r.retain || ids[c.r.retain-1] <= r.ref.Name.ID
 	})
 }
@@ -169,8 +173,8 @@ func (c *cleaner) retained(path string) bool {
 // committed one and took an id above that.
 func (c *cleaner) unsettled(path string) bool {
 	r := c.roots[path]
-	return !c.committed[path] && slices.ContainsFunc(r.root.Tasks, func(e TaskEntry) bool {
-		ids := c.ids[e.Task]
+	return !c.committed[path] && r.root.anySource(func(id element.TaskID) bool {
+		ids := c.ids[id]
 		return len(ids) == 0 || ids[0] < r.ref.Name.ID
 	})
 }
@@ -185,11 +189,7 @@ func (c *cleaner) settleMerged() {
 		}
 		parsed[path] = r
 		if p := parseFilePath(path); p.dir == c.r.dir && c.committed[path] {
-			for _, e := range r.root.Tasks {
-				for _, run := range e.Runs {
-					named[run.File] = true
-				}
-			}
+			markFiles(r.root, named)
 		}
 	}
 	c.r.mu.Lock()

@@ -140,9 +140,8 @@ func (g *goneCleaner) loadHandles(handles []RootRef) error {
 		return err
 	}
 	for _, h := range handles {
-		root := g.roots[h.Path].root
-		for i := range root.Tasks {
-			g.known[root.Tasks[i].Task] = true
+		for id := range g.roots[h.Path].root.sourceTasks() {
+			g.known[id] = true
 		}
 	}
 	return nil
@@ -171,12 +170,8 @@ func (g *goneCleaner) judgeRoots() {
 			g.need(path)
 		case !g.unsettled(path):
 			g.superseded[path] = true
-			for _, e := range r.root.Tasks {
-				for _, run := range e.Runs {
-					g.superseded[run.File] = true
-				}
-			}
-		case !g.old(f) || slices.ContainsFunc(r.root.Tasks, func(e TaskEntry) bool { return !g.known[e.Task] }):
+			markFiles(r.root, g.superseded)
+		case !g.old(f) || r.root.anySource(func(id element.TaskID) bool { return !g.known[id] }):
 			g.need(path)
 		}
 	}
@@ -228,13 +223,19 @@ func (g *goneCleaner) fits(f FileInfo, chain []RunRef) bool {
 	})
 }
 
-// chains gives the runs of the newest committed root of every task, by the task's name.
+// chains gives the runs of the newest committed root of every task, by the task's name. Subtasks behind an exchange go with
+// the tasks that read partitions; where these stand at several roots, all count.
 func (g *goneCleaner) chains() map[string][]RunRef {
 	out := map[string][]RunRef{}
 	for path := range g.committed {
 		r := g.roots[path]
+		isNewest := func(id element.TaskID) bool { return g.ids[id][0] == r.ref.Name.ID }
+		newest := r.root.anySource(isNewest)
 		for i := range r.root.Tasks {
-			if e := &r.root.Tasks[i]; g.ids[e.Task][0] == r.ref.Name.ID {
+			switch e := &r.root.Tasks[i]; {
+			case e.Parallelism > 0 && newest:
+				out[e.Task.String()] = slices.Concat(out[e.Task.String()], e.Runs)
+			case e.Parallelism == 0 && isNewest(e.Task):
 				out[e.Task.String()] = e.Runs
 			}
 		}

@@ -176,6 +176,7 @@ func (c *cluster) start(inst string) {
 		p.last = c.rng.IntN(40) // it had other tasks before
 	}
 	cfg := config(c.m, inst)
+	cfg.MemoryThreshold = []int{0, 300, 4000}[c.rng.IntN(3)]
 	cfg.Storage, cfg.NumRetained = NewLocal(stopFS{c.m, c}, "/mem"), modelRetain
 	depth := c.depth
 	c.depth = 9 // opening is not of interest

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -11,7 +12,8 @@ import (
 	"github.com/millweir/millweir/internal/failpoint"
 )
 
-// Merge writes the state that a task's runs amount to as one full run in a file of its own, with one fsync. Newer
+// Merge writes the state that a task's runs amount to as one full run in a file of its own, with one fsync, or gives it
+// back inline when it is small, as Persist does. Newer
 // runs win; tombstones and what they hide are dropped. The task's next root lists the result in place of entry.Runs.
 // All runs are verified before the first byte is written. Memory: one block per run.
 //
@@ -37,6 +39,9 @@ func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, ent
 	defer m.close()
 	if err := m.open(); err != nil {
 		return RunRef{}, err
+	}
+	if ref, err := m.inline(name); err != nil || ref.IsInline() {
+		return ref, err
 	}
 	path := filePath{dir: r.dir, kind: fullFile, name: name, task: entry.Task.String()}.String()
 	if err := failpoint.Err(failpoint.MergeBefore); err != nil {
@@ -170,6 +175,50 @@ func readFullAt(o io.ReaderAt, b []byte, off int64) error {
 func (m *merger) fail(p filePath, err error) error {
 	err = m.repo.readError(p.name.String(), p.String(), "run", err)
 	return ioFault(m.repo.st.Location(), "read "+p.String(), err)
+}
+
+// inlineTries is how many times larger than a run that lies in the root the runs may be of which it is tried to make one.
+const inlineTries = 8
+
+// errTooLarge ends the writing of a run that does not fit into the root.
+var errTooLarge = errors.New("too large for the root")
+
+// limitWriter collects what is written to it, up to a limit.
+type limitWriter struct {
+	buf   bufferWriter
+	limit int64
+}
+
+func (w *limitWriter) Write(p []byte) (int, error) {
+	if int64(len(w.buf)+len(p)) > w.limit {
+		return 0, errTooLarge
+	}
+	return w.buf.Write(p)
+}
+
+// inline merges in memory when the result may be small. It gives the zero reference when it is not.
+func (m *merger) inline(name element.CheckpointName) (RunRef, error) {
+	var size int64
+	for i := range m.entry.Runs {
+		size += m.entry.Runs[i].Length
+	}
+	w := &limitWriter{limit: m.repo.inlineLimit(m.entry.Task, true, false, 0)}
+	if w.limit == 0 || size > inlineTries*w.limit {
+		return RunRef{}, nil
+	}
+	ref, err := m.write(w, name)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return RunRef{}, nil
+	case err != nil:
+		return RunRef{}, fmt.Errorf("merge %s: task %s: %w", name, m.entry.Task, err)
+	}
+	ref.File, ref.Inline = filePath{dir: m.repo.dir, kind: rootFile, name: name}.String(), string(w.buf)
+	m.repo.addInline(m.entry.Task, ref.Length, true)
+	m.repo.mu.Lock()
+	delete(m.repo.merged, m.entry.Task.String()) // no file takes the place of one that was merged before
+	m.repo.mu.Unlock()
+	return ref, nil
 }
 
 func (m *merger) write(w io.Writer, name element.CheckpointName) (RunRef, error) {

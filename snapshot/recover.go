@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -101,6 +102,9 @@ func (e *RefusedError) Recoverable() bool {
 // Resolve's.
 func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[element.TaskID]Decision, *Recovery, error) {
 	c := &recovery{in: in, infos: listing, refused: map[element.TaskID]bool{}, out: map[element.TaskID]Decision{}}
+	if c.in.Roots = maps.Clone(in.Roots); c.in.Roots == nil {
+		c.in.Roots = map[RootRef]LoadedRoot{}
+	}
 	c.rec = &Recovery{Reason: refused.Refusals[0].Reason, Cause: refused.Refusals[0].Message}
 	for _, r := range refused.Refusals {
 		c.refused[r.Task] = true
@@ -109,6 +113,7 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 		return nil, nil, fault.Stopf(refused.Refusals[0].Reason.code(), "%w; the store is not asked: %s", refused, why)
 	}
 	var failed []Refusal
+	c.findCommon()
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
 		if !c.refused[t.Task] {
@@ -119,6 +124,9 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 			no.Task = t.Task
 			failed = append(failed, *no)
 		}
+	}
+	if len(failed) == 0 {
+		failed = c.in.resolveStages(Recovered, c.out)
 	}
 	if len(failed) > 0 {
 		slices.SortStableFunc(failed, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
@@ -160,6 +168,32 @@ type recovery struct {
 	refused map[element.TaskID]bool
 	out     map[element.TaskID]Decision
 	rec     *Recovery
+
+	// common: all tasks go back to one checkpoint, which is at this place among infos, -1 when there is none.
+	common bool
+	at     int
+}
+
+// findCommon looks for the newest usable checkpoint that holds all refused tasks, where exchanges bind them together.
+func (c *recovery) findCommon() {
+	exchanged := func(i RootInfo) bool { return i.Root != nil && i.Root.hasStages() }
+	if c.at = -1; len(c.in.Stages) == 0 || !slices.ContainsFunc(c.infos, exchanged) {
+		return
+	}
+	c.common = true
+	for _, i := range newestFirst(c.infos) {
+		if !c.infos[i].usable() {
+			continue
+		}
+		whole := true
+		for id := range c.refused {
+			whole = whole && c.infos[i].Root.Task(id) != nil
+		}
+		if whole {
+			c.at = i
+			return
+		}
+	}
 }
 
 // forbidden says why the store must not be asked, "" when it may.
@@ -188,7 +222,7 @@ func (c *recovery) forbidden(refused *RefusedError) string {
 func (c *recovery) task(t *TaskFacts) *Refusal {
 	for _, i := range newestFirst(c.infos) {
 		info := &c.infos[i]
-		if !info.usable() {
+		if !info.usable() || c.common && i != c.at {
 			continue
 		}
 		entry := info.Root.Task(t.Task)
@@ -198,6 +232,7 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 		if no := c.fits(t, info, entry); no != nil {
 			return no
 		}
+		c.in.Roots[info.Ref] = LoadedRoot{Root: info.Root}
 		c.out[t.Task] = Decision{Kind: Recovered, Positions: slices.Clone(entry.Positions), Root: info.Ref, Entry: *entry}
 		c.rec.Tasks = append(c.rec.Tasks, RecoveredTask{
 			Task: t.Task, Root: info.Ref, Instance: info.Instance, CreatedUnixMilli: info.Root.CreatedUnixMilli, Ranges: c.ranges(t, info, entry),

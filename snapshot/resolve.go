@@ -174,7 +174,7 @@ func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
 		out[in.Tasks[i].Task] = d
 	}
 	if len(refused) == 0 {
-		refused = in.resolveStages(out)
+		refused = in.resolveStages(Restore, out)
 	}
 	if len(refused) > 0 {
 		slices.SortStableFunc(refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })

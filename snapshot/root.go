@@ -129,6 +129,28 @@ func (r *Root) Task(id element.TaskID) *TaskEntry {
 	return nil
 }
 
+// sourceTasks gives the tasks that read partitions. Handles name roots for these. What a root holds of the stages behind
+// exchanges is restored together with them and is needed as long as they need the root.
+func (r *Root) sourceTasks() iter.Seq[element.TaskID] {
+	return func(yield func(element.TaskID) bool) {
+		for i := range r.Tasks {
+			if e := &r.Tasks[i]; e.Parallelism == 0 && !yield(e.Task) {
+				return
+			}
+		}
+	}
+}
+
+// anySource reports whether a condition holds for one of the tasks that read partitions.
+func (r *Root) anySource(is func(element.TaskID) bool) bool {
+	for id := range r.sourceTasks() {
+		if is(id) {
+			return true
+		}
+	}
+	return false
+}
+
 // Sizes sums what the root names: bytes and entries of delta runs and of full runs.
 func (r *Root) Sizes() Sizes {
 	var s Sizes

@@ -80,7 +80,11 @@ type DroppedStage struct {
 func (in *ResolveInput) DroppedStages(decisions map[element.TaskID]Decision) []DroppedStage {
 	var out []DroppedStage
 	for _, ref := range restoredRoots(decisions) {
-		if root := in.Roots[ref].Root; root != nil {
+		root := in.Roots[ref].Root
+		if i := slices.IndexFunc(in.Listing, func(info RootInfo) bool { return info.Ref == ref }); root == nil && i >= 0 {
+			root = in.Listing[i].Root // recovered
+		}
+		if root != nil {
 			out = append(out, in.gone(ref, root)...)
 			out = append(out, in.scattered(ref, root)...)
 		}
@@ -156,7 +160,7 @@ func (e *TaskEntry) inFlight() int64 {
 }
 
 // resolveStages adds the decisions on the subtasks of exchanges to those on the tasks, or refuses.
-func (in *ResolveInput) resolveStages(out map[element.TaskID]Decision) []Refusal {
+func (in *ResolveInput) resolveStages(kind DecisionKind, out map[element.TaskID]Decision) []Refusal {
 	refs := restoredRoots(out)
 	if refused := in.refuseGone(refs); len(refused) > 0 || len(in.Stages) == 0 {
 		return refused
@@ -168,7 +172,7 @@ func (in *ResolveInput) resolveStages(out map[element.TaskID]Decision) []Refusal
 		in.startStages(out)
 		return nil
 	}
-	return in.stagesFrom(refs[0], in.Roots[refs[0]].Root, Restore, out)
+	return in.stagesFrom(refs[0], in.Roots[refs[0]].Root, kind, out)
 }
 
 // startStages has all stages start without anything.
@@ -211,15 +215,13 @@ func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
 // refuseMixture refuses handles that name several roots: what the tasks sent to each other is in one of them only. Roots
 // that know no exchange are an exception: the application had none when they were written.
 func (in *ResolveInput) refuseMixture(refs []RootRef, out map[element.TaskID]Decision) []Refusal {
-	know := slices.ContainsFunc(refs, func(ref RootRef) bool {
-		return slices.ContainsFunc(in.Roots[ref].Root.Tasks, func(e TaskEntry) bool { return e.Parallelism > 0 })
-	})
+	know := slices.ContainsFunc(refs, func(ref RootRef) bool { return in.Roots[ref].Root.hasStages() })
 	if len(refs) < 2 || !know {
 		return nil
 	}
 	tasks := make([]element.TaskID, 0, len(out))
 	for id, d := range out {
-		if d.Kind == Restore {
+		if d.Kind == Restore || d.Kind == Recovered {
 			tasks = append(tasks, id)
 		}
 	}
@@ -252,6 +254,11 @@ func (in *ResolveInput) stagesFrom(ref RootRef, root *Root, kind DecisionKind, o
 	}
 	slices.SortStableFunc(refused, func(a, b Refusal) int { return cmp.Compare(a.Task.Source, b.Task.Source) })
 	return refused
+}
+
+// hasStages reports whether the root holds subtasks of exchanges.
+func (r *Root) hasStages() bool {
+	return slices.ContainsFunc(r.Tasks, func(e TaskEntry) bool { return e.Parallelism > 0 })
 }
 
 // stage gives the entries of a stage, in order.

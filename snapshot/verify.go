@@ -91,8 +91,8 @@ func (r *Repository) Survey(ctx context.Context) ([]RootInfo, error) {
 			info.Err = damage[0]
 			continue
 		}
-		for t := range info.Root.Tasks {
-			covered[info.Root.Tasks[t].Task] = true
+		for id := range info.Root.sourceTasks() {
+			covered[id] = true
 		}
 	}
 	return infos, nil
@@ -103,12 +103,7 @@ func (i *RootInfo) usable() bool { return i.Root != nil && i.Committed && i.Err 
 
 // holdsOther reports whether the root holds a task that is not in the set.
 func (i *RootInfo) holdsOther(tasks map[element.TaskID]bool) bool {
-	for t := range i.Root.Tasks {
-		if !tasks[i.Root.Tasks[t].Task] {
-			return true
-		}
-	}
-	return false
+	return i.Root.anySource(func(id element.TaskID) bool { return !tasks[id] })
 }
 
 // LoadVerified is LoadRoots, and reads all runs too: a root of which a run is damaged is reported like a damaged one.
