@@ -21,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/embedded"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/internal/verify"
 )
@@ -104,10 +105,15 @@ func (s *site) impatient() *site {
 	return s
 }
 
-// topic makes a topic with as many partitions as the site has.
+// topic makes a topic with as many partitions as the site has. Busy brokers may take a while to learn of it.
 func (s *site) topic(name string, config map[string]*string) {
 	s.t.Helper()
-	_, err := kafka.EnsureTopic(s.ctx, s.cl, name, s.parts, config)
+	var err error
+	for range 10 {
+		if _, err = kafka.EnsureTopic(s.ctx, s.cl, name, s.parts, config); fault.CodeOf(err) != fault.UnknownTopic {
+			break
+		}
+	}
 	require.NoError(s.t, err)
 }
 

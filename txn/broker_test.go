@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -203,4 +204,22 @@ func TestOutputTopicMadeAgain(t *testing.T) {
 	require.Equal(t, []string{"new"}, e.read(e.out))
 	_, h := e.committed()
 	require.Equal(t, fmt.Sprint("h", id), h)
+}
+
+// TestMarkerTopicThatTheBrokersDoNotKnowYet: on a busy cluster it takes a while until all brokers list a topic that was just
+// made. That is no mistake of the configuration and ends nothing for good.
+func TestMarkerTopicThatTheBrokersDoNotKnowYet(t *testing.T) {
+	e := newEnv(t)
+	fake := e.bed.Fake("metadata without a topic that is there")
+	m, err := NewManager(e.config())
+	require.NoError(t, err)
+	defer m.Close()
+	late := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: e.markers, Err: kerr.UnknownTopicOrPartition, Count: -1})
+	err = m.Init(e.ctx)
+	require.Error(t, err)
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err), "%v", err)
+	late.Remove()
+	require.NoError(t, m.Init(e.ctx))
+	require.NoError(t, e.checkpoint(m, 1))
+	require.Len(t, e.read(e.markers), 1)
 }

@@ -173,6 +173,10 @@ func (m *Manager) ensureMarkerTopic(ctx context.Context) error {
 	for _, c := range m.clients {
 		if c != nil {
 			_, err := kafka.EnsureTopic(ctx, c.cl, m.cfg.MarkerTopic, m.cfg.MarkerPartition+1, map[string]*string{"cleanup.policy": &compact})
+			if fault.CodeOf(err) == fault.UnknownTopic {
+				// It is there, since it was made or found a moment ago; brokers that are busy learn of it late.
+				return fault.Restartf(fault.UnknownTopic, "the brokers do not list the topic of the markers yet: %w", err)
+			}
 			return err
 		}
 	}
