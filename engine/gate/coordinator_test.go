@@ -52,20 +52,28 @@ func (w *world) trigger() {
 	for i := range w.sources {
 		w.sources[i].inbox = append(w.sources[i].inbox, command{b: b})
 	}
-	for _, t := range w.direct() {
+	for _, t := range w.asked() {
 		t.inbox = append(t.inbox, command{b: b})
 	}
 	w.seen["trigger"]++
 }
 
-// direct are the tasks that the coordinator triggers itself.
-func (w *world) direct() []*task {
+// asked are the tasks that the coordinator triggers itself.
+func (w *world) asked() []*task {
 	all := w.TriggerAll || w.final
 	var ts []*task
-	if all || !slices.ContainsFunc(w.sources, func(s source) bool { return !s.ended }) {
+	live := func(layer func(src int) bool) bool {
+		for i, s := range w.sources {
+			if layer(i) && !s.ended {
+				return true
+			}
+		}
+		return false
+	}
+	if all || !live(func(src int) bool { return !w.direct(src) }) {
 		ts = append(ts, w.a...)
 	}
-	if all || !slices.ContainsFunc(w.a, func(t *task) bool { return !t.ended }) {
+	if all || !slices.ContainsFunc(w.a, func(t *task) bool { return !t.ended }) && !live(w.direct) {
 		ts = append(ts, w.b...)
 	}
 	return ts
@@ -114,7 +122,7 @@ func (w *world) abandon(p *pending, tell bool) {
 		for i := range w.sources {
 			w.sources[i].inbox = append(w.sources[i].inbox, c)
 		}
-		for _, t := range w.direct() {
+		for _, t := range w.asked() {
 			t.inbox = append(t.inbox, c)
 		}
 	}

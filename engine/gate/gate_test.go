@@ -3,19 +3,116 @@ package gate
 import (
 	"testing"
 
+	"github.com/millweir/millweir/element"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
-func TestAlignedSmoke(t *testing.T) {
-	g := New(2, Aligned)
-	require.Equal(t, []Action{Block{Input: 1, ID: 1}}, g.Barrier(1, Barrier{ID: 1}))
-	require.True(t, g.Blocked(1))
-	require.Equal(t, []Action{Snapshot{ID: 1, Forward: Barrier{ID: 1}}, Unblock{}}, g.Barrier(0, Barrier{ID: 1}))
-	require.False(t, g.Blocked(1))
-	u := New(2, Unaligned)
-	require.Equal(t, []Action{Snapshot{ID: 1, Unaligned: true, Overtake: []int{1}, Record: []int{0}, Forward: Barrier{ID: 1, Unaligned: true}}}, u.Announced(1, Barrier{ID: 1, Unaligned: true}))
-	require.Equal(t, []Action{CloseRecording{Input: 0, ID: 1}, Captured{ID: 1}}, u.Barrier(0, Barrier{ID: 1, Unaligned: true}))
-	c := New(2, Counting)
-	require.Empty(t, c.Barrier(0, Barrier{ID: 1}))
-	require.Equal(t, []Action{Snapshot{ID: 1, Forward: Barrier{ID: 1}}}, c.Barrier(1, Barrier{ID: 1}))
+// TestGarbageIsHarmless: events that no driver sends, for inputs that do not exist, in any order: no panic, what is kept
+// stays bounded, and what is said about one checkpoint stays consistent.
+func TestGarbageIsHarmless(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		inputs := rapid.IntRange(-1, 4).Draw(t, "inputs")
+		mode := Mode(rapid.IntRange(0, 3).Draw(t, "mode"))
+		g := New(inputs, mode, Feedback(rapid.IntRange(-1, 4).Draw(t, "feedback")), After(element.CheckpointID(rapid.IntRange(0, 3).Draw(t, "after"))))
+		snapshots, aborts := map[element.CheckpointID]int{}, map[element.CheckpointID]int{}
+		blocked := map[int]bool{}
+		for range rapid.IntRange(1, 300).Draw(t, "events") {
+			in := rapid.IntRange(-2, 5).Draw(t, "input")
+			b := Barrier{ID: element.CheckpointID(rapid.IntRange(0, 200).Draw(t, "id")), Unaligned: rapid.Bool().Draw(t, "u"), Timeout: rapid.Bool().Draw(t, "t")}
+			var actions []Action
+			switch rapid.IntRange(0, 20).Draw(t, "event") {
+			case 0, 1, 2, 3, 4:
+				actions = g.Announced(in, b)
+			case 5, 6, 7, 8, 9, 10:
+				actions = g.Barrier(in, b)
+			case 11, 12, 13, 14:
+				actions = g.Cancelled(in, b.ID)
+			case 15, 16:
+				actions = g.TimedOut(b.ID)
+			case 17, 18, 19:
+				actions = g.Trigger(b)
+			case 20:
+				actions = g.Ended(in)
+			}
+			for _, a := range actions {
+				require.NotEmpty(t, a.String())
+				switch a := a.(type) {
+				case Block:
+					require.False(t, blocked[a.Input])
+					blocked[a.Input] = true
+				case Unblock:
+					require.NotEmpty(t, blocked)
+					clear(blocked)
+				case Snapshot:
+					require.Zero(t, aborts[a.ID])
+					require.Zero(t, snapshots[a.ID])
+					snapshots[a.ID]++
+				case Abort:
+					require.Zero(t, aborts[a.ID])
+					aborts[a.ID]++
+				}
+			}
+			for i := range max(inputs, 0) {
+				require.Equal(t, blocked[i] && g.open(i), g.Blocked(i))
+			}
+			require.LessOrEqual(t, len(g.Pending()), maxPending)
+			if x, ok := g.h.(*exact); ok {
+				require.LessOrEqual(t, len(x.triggered), maxPending)
+				require.LessOrEqual(t, len(x.refused), maxPending)
+			} else {
+				require.LessOrEqual(t, len(g.h.(*counting).count), maxPending)
+			}
+		}
+	})
+}
+
+// TestTheTableIsComplete: every cell that is empty is empty on purpose.
+func TestTheTableIsComplete(t *testing.T) {
+	empty := map[[2]string][]string{}
+	events := [numEvents]string{evAnnounced: "announced", evBarrier: "barrier", evCancelled: "cancelled", evTimedOut: "timed out"}
+	for p := range numPhases {
+		for e := range numEvents {
+			c := transitions[p][e]
+			if c.same == nil {
+				empty[[2]string{p.String(), events[e]}] = append(empty[[2]string{p.String(), events[e]}], "same")
+			}
+			if c.newer == nil {
+				empty[[2]string{p.String(), events[e]}] = append(empty[[2]string{p.String(), events[e]}], "newer")
+			}
+		}
+	}
+	require.Equal(t, map[[2]string][]string{
+		// Nothing runs, so nothing can be about it.
+		{"idle", "announced"}: {"same"}, {"idle", "barrier"}: {"same"}, {"idle", "cancelled"}: {"same"},
+		// A timer is started by what runs only.
+		{"idle", "timed out"}: {"same", "newer"}, {"aligning", "timed out"}: {"newer"},
+		// It has switched already.
+		{"recording", "timed out"}: {"same", "newer"},
+	}, empty)
+}
+
+func TestModeAndQueries(t *testing.T) {
+	require.Equal(t, "aligned counting unaligned Mode(9)", Aligned.String()+" "+Counting.String()+" "+Unaligned.String()+" "+Mode(9).String())
+	require.True(t, New(0, Aligned).AllEnded())
+	g := New(2, Unaligned, Feedback(1))
+	require.False(t, g.AllEnded())
+	require.Empty(t, g.Ended(0))
+	require.True(t, g.AllEnded())
+	// What a gate gives belongs to the caller: the next event does not touch it.
+	g = New(2, Aligned)
+	first := g.Barrier(0, Barrier{ID: 1})
+	g.Barrier(1, Barrier{ID: 1})
+	require.Equal(t, []Action{Block{Input: 0, ID: 1}}, first)
+}
+
+// BenchmarkCheckpoint is a whole aligned checkpoint of a task with four inputs.
+func BenchmarkCheckpoint(b *testing.B) {
+	g := New(4, Aligned)
+	b.ReportAllocs()
+	for n := range b.N {
+		for in := range 4 {
+			g.Barrier(in, Barrier{ID: element.CheckpointID(n + 1)})
+		}
+	}
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // The model network: sources -> layer A, keyed -> layer B, keyed by something else, with a sink. Every task of B hears
-// every task of A, every task of A every source. Bounded channels, one actor moves at a time, which one is drawn.
+// every task of A, every task of A every source; the last source may send to B instead, past A. Bounded channels, one
+// actor moves at a time, which one is drawn.
 
 // groups is the max parallelism.
 const groups = 8
@@ -28,6 +29,8 @@ type settings struct {
 	Aborts    int // of 1000 moves of the coordinator
 	Skips     int // of 100 triggers at a source: it declines, or does not hear
 	Feedback  bool
+	// Direct: the last source sends to layer B, past A.
+	Direct bool
 	// TriggerAll: the coordinator triggers every task, not only those it knows to have no sender any more.
 	TriggerAll bool
 	Plant      plant
@@ -69,11 +72,14 @@ func draw(seed uint64) settings {
 	r := rand.New(rand.NewPCG(seed, 1))
 	s := settings{
 		Seed: seed, Kind: kind(r.IntN(int(numKinds))), Sources: 1 + r.IntN(5), PerSource: r.IntN(25), Keys: 1 + r.IntN(8), Capacity: 1 + r.IntN(4),
-		Parallel: 1 + r.IntN(5), Fixed: r.IntN(8) == 0, InFlight: 1 + r.IntN(3), Crashes: r.IntN(5), Aborts: r.IntN(2) * r.IntN(200), Skips: r.IntN(2) * r.IntN(50),
+		Parallel: 1 + r.IntN(5), Fixed: r.IntN(8) == 0, InFlight: 1 + max(r.IntN(3), r.IntN(3)), Crashes: r.IntN(5), Aborts: r.IntN(2) * r.IntN(200), Skips: min(r.IntN(3), 1) * r.IntN(40),
 		Feedback: r.IntN(4) == 0, TriggerAll: r.IntN(2) == 0,
 	}
+	if s.Direct = s.Sources > 1 && r.IntN(3) == 0; s.Direct {
+		s.Parallel = min(s.Parallel, 4) // so that B has 5 inputs at most
+	}
 	if s.Kind == kindCounting && r.IntN(3) == 0 {
-		s.Sources, s.Parallel = 1, 1 // every task has one input
+		s.Sources, s.Parallel, s.Direct = 1, 1, false // every task has one input
 	}
 	return s
 }
@@ -192,15 +198,18 @@ func (w *world) restore() {
 		}
 		return 1 + w.r.IntN(w.Parallel)
 	}
-	inputs := w.Sources
+	inputs, pa, pb := w.Sources, width(), width()
+	inputsB := pa
+	if w.Direct {
+		inputs, inputsB = inputs-1, inputsB+1
+	}
 	var opts []Option
 	if w.Feedback {
 		opts = append(opts, Feedback(inputs))
 		inputs++
 	}
 	opts = append(opts, After(w.last))
-	pa, pb := width(), width()
-	w.a, w.b = w.layerOf(0, pa, inputs, opts), w.layerOf(1, pb, pa, []Option{After(w.last)})
+	w.a, w.b = w.layerOf(0, pa, inputs, opts), w.layerOf(1, pb, inputsB, []Option{After(w.last)})
 	for id, n := range from.stateA {
 		w.a[element.SubtaskOf(w.recs[id].groupA, pa, groups)].state[id] += n
 	}
@@ -240,6 +249,16 @@ func (w *world) reroute(ts []*task, flight [][]int32, group func(rec) int) {
 		}
 	}
 }
+
+// to gives the tasks that a source sends to, and which input of theirs it is.
+func (w *world) to(src int) ([]*task, int) {
+	if w.direct(src) {
+		return w.b, len(w.a)
+	}
+	return w.a, src
+}
+
+func (w *world) direct(src int) bool { return w.Direct && src == w.Sources-1 }
 
 // group gives the key group of a record in the layer.
 func (t *task) group(id int32) int {
@@ -381,7 +400,7 @@ func (t *task) aborted(_ *driver, id element.CheckpointID) {
 
 func (t *task) startTimer(_ *driver, id element.CheckpointID) { t.timers = append(t.timers, id) }
 
-// action checks what the gate promises of its actions (I1 to I4).
+// action checks what the gate promises of its actions (I1, I2, I6).
 func (t *task) action(d *driver, a Action) {
 	w := t.w
 	switch a := a.(type) {

@@ -1,9 +1,13 @@
 package gate
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/millweir/millweir/element"
+)
 
 const (
-	mostSteps    = 200_000
+	mostSteps    = 50_000
 	mostFaults   = 10_000 // after so many moves there are no more faults and checkpoints, but the last one
 	mostGathered = 4      // a task flushes when it has so much output
 )
@@ -117,18 +121,20 @@ func (w *world) moveSource(i int) bool {
 	}
 	if s.pos < w.length[i] {
 		id := w.first[i] + int32(s.pos)
-		to := w.a[ownerA(w, id)]
-		if to.d.ch[i].recs >= w.Capacity {
+		ts, in := w.to(i)
+		to := ts[element.SubtaskOf(ts[0].group(id), len(ts), groups)]
+		if to.d.ch[in].recs >= w.Capacity {
 			return w.serve(i)
 		}
 		s.pos++
-		to.d.put(i, item{kind: record, rec: id})
+		to.d.put(in, item{kind: record, rec: id})
 		return true
 	}
 	if !s.ended && w.r.IntN(4) == 0 {
 		s.ended = true
-		for _, t := range w.a {
-			t.d.put(i, item{kind: end})
+		ts, in := w.to(i)
+		for _, t := range ts {
+			t.d.put(in, item{kind: end})
 		}
 		return true
 	}
@@ -166,8 +172,9 @@ func (w *world) command(i int, c command) {
 		p.pos[i] = s.pos
 	}
 	if !s.ended {
-		for _, t := range w.a {
-			t.d.put(i, it)
+		ts, in := w.to(i)
+		for _, t := range ts {
+			t.d.put(in, it)
 		}
 	}
 	if !c.cancel {
