@@ -17,7 +17,7 @@ import (
 type damaged struct {
 	m     *vfs.Mem
 	r     *Repository
-	refs  [3]RootRef
+	refs  []RootRef
 	root  *Root
 	files map[string][]byte
 }
@@ -31,14 +31,32 @@ func newDamaged(t testing.TB) *damaged {
 	root1.Tasks[0].Runs = []RunRef{full}
 	ref2, root2 := mustCheckpoint(t, d.r, 2, 1, &ref1, root1, map[element.TaskID]change{taskA: {"totals/acc|a": val("2")}, taskB: {"totals/acc|b": nil}})
 	ref3, root3 := mustCheckpoint(t, d.r, 3, 1, &ref2, root2, map[element.TaskID]change{taskA: {"totals/acc|a": val("3")}, taskB: {"totals/acc|b": val("3")}})
-	d.refs, d.root = [3]RootRef{ref1, ref2, ref3}, root3
+	d.refs, d.root = []RootRef{ref1, ref2, ref3}, root3
+	d.commit(t)
+	return d
+}
+
+// newDamagedStages has a stage behind an exchange: runs and records in flight, inline and in a file.
+func newDamagedStages(t testing.TB) *damaged {
+	d := &damaged{m: vfs.NewMem(), files: map[string][]byte{}}
+	d.r = openRepo(t, d.m, "i-0")
+	ref2, root2 := mustCheckpoint(t, d.r, 2, 0xabc, nil, nil, map[element.TaskID]change{taskA: {"totals/acc|alice": val("1")}, taskB: {"totals/acc|b": val("1")}})
+	d.refs = []RootRef{ref2, goldenExchange(t, d.m, ref2, root2)}
+	var err error
+	d.root, err = d.r.ReadRoot(ctx, d.refs[1])
+	require.NoError(t, err)
+	d.commit(t)
+	return d
+}
+
+// commit marks all roots and notes the files.
+func (d *damaged) commit(t testing.TB) {
 	for _, ref := range d.refs {
 		require.NoError(t, d.r.MarkCommitted(ctx, ref))
 	}
 	for _, f := range listAll(t, d.r) {
 		d.files[f] = readFile(t, d.m, f)
 	}
-	return d
 }
 
 // detect reads everything that a recovery and the tools read, with a new Repository.
@@ -87,7 +105,11 @@ func requireCorrupt(err error, file string) bool {
 }
 
 func TestDamageOfEveryFileIsDetected(t *testing.T) {
-	d := newDamaged(t)
+	t.Run("tasks of sources", func(t *testing.T) { damageEveryFile(t, newDamaged(t)) })
+	t.Run("stages", func(t *testing.T) { damageEveryFile(t, newDamagedStages(t)) })
+}
+
+func damageEveryFile(t *testing.T, d *damaged) {
 	require.NoError(t, d.detect())
 	mutants := 0
 	for file, good := range d.files {
@@ -254,4 +276,116 @@ func TestOneNumberHasOneEncoding(t *testing.T) {
 		require.Equal(t, v, c.uvarint("x"))
 		require.NoError(t, c.end())
 	}
+}
+
+// TestNoDamagedInlineByteReachesTheCaller: the checksums of a root would have to be forged for it, but a run in a root is
+// verified as one in a file is.
+func TestNoDamagedInlineByteReachesTheCaller(t *testing.T) {
+	d := newDamagedStages(t)
+	inline := 0
+	for i := range d.root.Tasks {
+		for _, runs := range [][]RunRef{d.root.Tasks[i].Runs, d.root.Tasks[i].InFlight} {
+			for k := range runs {
+				if !runs[k].IsInline() {
+					continue
+				}
+				inline++
+				good, e := runs[k].Inline, &d.root.Tasks[i]
+				genuine := map[string]bool{}
+				read := func() error {
+					_, err := d.r.Restore(ctx, *e, nil, func(en Entry) error {
+						if k := fmt.Sprintf("%d %q %q", en.State, en.Key, en.Value); len(genuine) == 0 || !genuine["all"] {
+							genuine[k] = true
+						} else {
+							require.True(t, genuine[k], k)
+						}
+						return nil
+					})
+					if err == nil {
+						_, err = d.r.RestoreInFlight(ctx, *e, nil, func(g int, b []byte) error {
+							if k := fmt.Sprintf("flying %d %q", g, b); !genuine["all"] {
+								genuine[k] = true
+							} else {
+								require.True(t, genuine[k], k)
+							}
+							return nil
+						})
+					}
+					return err
+				}
+				require.NoError(t, read())
+				genuine["all"] = true
+				for at := range good {
+					b := []byte(good)
+					b[at] ^= 1 << (at % 8)
+					runs[k].Inline = string(b)
+					require.True(t, requireCorrupt(read(), runs[k].File), "byte %d", at)
+					_, err := decodeRoot(encodeRoot(d.root))
+					require.NoError(t, err, "it is a root all the same")
+					if at > 0 {
+						runs[k].Inline, runs[k].Length = good[:at], int64(at)
+						require.True(t, requireCorrupt(read(), runs[k].File), "cut at %d", at)
+						runs[k].Length = int64(len(good))
+					}
+				}
+				runs[k].Inline = good
+			}
+		}
+	}
+	require.Equal(t, 3, inline)
+}
+
+// TestRunsOfOneKindAreNotTakenForTheOther: of state and of records in flight, of this and of another task.
+func TestRunsOfOneKindAreNotTakenForTheOther(t *testing.T) {
+	d := newDamagedStages(t)
+	small, large := *d.root.Task(subtask(0)), *d.root.Task(subtask(1))
+	none := func(int, []byte) error { t.Fatal("given out"); return nil }
+	for what, e := range map[string]TaskEntry{
+		"state":   {Task: small.Task, States: small.States, InFlight: small.Runs},
+		"another": {Task: small.Task, States: small.States, InFlight: large.InFlight},
+		"forged":  {Task: small.Task, States: small.States, InFlight: []RunRef{func() RunRef { r := small.Runs[0]; r.From = r.To; return r }()}},
+	} {
+		_, err := d.r.RestoreInFlight(ctx, e, nil, none)
+		require.True(t, errors.As(err, new(*CorruptError)), "%s: %v", what, err)
+		require.Equal(t, fault.Corrupt, fault.CodeOf(err))
+	}
+	e := small
+	e.Runs = small.InFlight
+	_, err := d.r.Restore(ctx, e, nil, func(Entry) error { t.Fatal("given out"); return nil })
+	require.True(t, errors.As(err, new(*CorruptError)), "%v", err)
+	e.Runs = []RunRef{small.InFlight[0]}
+	e.Runs[0].From = 0
+	_, err = d.r.Restore(ctx, e, nil, func(Entry) error { t.Fatal("given out"); return nil })
+	require.True(t, errors.As(err, new(*CorruptError)), "%v", err)
+	e = small
+	e.MaxParallelism = 8
+	_, err = d.r.RestoreInFlight(ctx, e, nil, func(int, []byte) error { return nil })
+	require.NoError(t, err)
+	e.MaxParallelism = 7 // group 7 is none of these
+	_, err = d.r.RestoreInFlight(ctx, e, nil, func(int, []byte) error { return nil })
+	require.Error(t, err)
+}
+
+func TestInFlightErrorsAreTheCallers(t *testing.T) {
+	d := newDamagedStages(t)
+	e := *d.root.Task(subtask(0))
+	mine := errors.New("mine")
+	_, err := d.r.RestoreInFlight(ctx, e, nil, func(int, []byte) error { return mine })
+	require.Equal(t, mine, err)
+	bad := delta(subtask(0), counts, 0, 9, change{})
+	bad.InFlight = func(add func(int, []byte) error) error {
+		require.NoError(t, add(1, nil))
+		return mine
+	}
+	_, err = d.r.Persist(ctx, nameOf(9, 9), []TaskDelta{bad})
+	require.ErrorIs(t, err, mine)
+	for _, group := range []int{-2, maxGroups} {
+		bad.InFlight = inFlightOf(flying{group, "x"})
+		_, err = d.r.Persist(ctx, nameOf(9, 9), []TaskDelta{bad})
+		require.ErrorContains(t, err, "key group")
+	}
+	bad.InFlight = inFlightOf()
+	parts, err := d.r.Persist(ctx, nameOf(9, 9), []TaskDelta{bad})
+	require.NoError(t, err)
+	require.Zero(t, parts[0])
 }

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // bounded runs fn and fails when it allocates more than the input may cause.
@@ -72,13 +73,19 @@ func FuzzRoot(f *testing.F) {
 		f.Add(b[len(rootMagic)+1 : len(b)-4])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		forged := seal(append([]byte(rootMagic+"\x01"), b...))
-		for _, in := range [][]byte{b, forged} {
+		forged := func(version string) []byte { return seal(append([]byte(rootMagic+version), b...)) }
+		for _, in := range [][]byte{b, forged("\x01"), forged("\x02")} {
 			var r *Root
 			var err error
 			bounded(t, len(in), func() { r, err = decodeRoot(in) })
-			if err == nil {
+			switch {
+			case err != nil:
+			case in[len(rootMagic)] == rootVersion:
 				require.Equal(t, in, encodeRoot(r), "one root has one encoding")
+			default: // what an older version said is said in this one
+				again, err := decodeRoot(encodeRoot(r))
+				require.NoError(t, err)
+				require.Equal(t, r, again)
 			}
 			if ref, err := decodeMarker(in); err == nil {
 				require.Equal(t, in, encodeMarker(ref))
@@ -111,16 +118,58 @@ func FuzzRun(f *testing.F) {
 			if h, ok := headerOf(in); ok { // the reference agrees with the file, so that reading goes on
 				ref.From, ref.To, ref.Full = h.From, h.To, h.Full
 			}
-			if len(in) > runTail {
-				if n := int(binary.BigEndian.Uint32(in[len(in)-runTail:])); n >= 0 && n <= len(in) {
-					if foot, err := decodeFooter(in[len(in)-n:]); err == nil {
-						ref.Entries = foot.entries
-					}
-				}
-			}
+			ref.Entries = footerEntries(in)
 			bounded(t, len(in), func() { readRunForFuzz(t, in, ref) })
 		}
 	})
+}
+
+// FuzzInFlight: a run of records in flight as it is, and with its checksums repaired. What is read is what was written.
+func FuzzInFlight(f *testing.F) {
+	r := openInline(f, vfs.NewMem(), MaxMemoryThreshold)
+	for _, recs := range [][]flying{{{0, ""}}, {{-1, "a"}, {127, "b"}}, {{3, "same"}, {3, "same"}, {-1, "x"}}} {
+		parts, err := r.Persist(ctx, nameOf(1, 1), []TaskDelta{{Task: subtask(0), InFlight: inFlightOf(recs...)}})
+		require.NoError(f, err)
+		f.Add([]byte(parts[0].InFlight.Inline))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == 0 || len(b) > MaxMemoryThreshold {
+			return
+		}
+		for _, in := range [][]byte{b, repairRun(bytes.Clone(b))} {
+			ref := RunRef{File: "shop/i-0/chk-1-0000000000000001.root", Inline: string(in), Length: int64(len(in)), CRC: crc32c(in), Digest: digestOf(in), From: 1, To: 1,
+				Entries: footerEntries(in)}
+			e := TaskEntry{Task: subtask(0), Parallelism: 1, MaxParallelism: 128, InFlight: []RunRef{ref}}
+			var got []flying
+			var err error
+			bounded(t, len(in), func() {
+				_, err = r.RestoreInFlight(ctx, e, nil, func(group int, data []byte) error {
+					if group < -1 || group > 127 {
+						t.Fatalf("group %d", group)
+					}
+					got = append(got, flying{group, string(data)})
+					return nil
+				})
+			})
+			if err == nil {
+				parts, err := r.Persist(ctx, nameOf(1, 1), []TaskDelta{{Task: subtask(0), InFlight: inFlightOf(got...)}})
+				require.NoError(t, err)
+				require.Equal(t, got, restoreFlying(t, r, TaskEntry{Task: subtask(0), InFlight: []RunRef{parts[0].InFlight}}, nil))
+			}
+		}
+	})
+}
+
+// footerEntries is the number of entries that a run's footer says, 0 when it cannot be read.
+func footerEntries(in []byte) int64 {
+	if len(in) > runTail {
+		if n := int(binary.BigEndian.Uint32(in[len(in)-runTail:])); n >= 0 && n <= len(in) {
+			if foot, err := decodeFooter(in[len(in)-n:]); err == nil {
+				return foot.entries
+			}
+		}
+	}
+	return 0
 }
 
 func readRunForFuzz(t *testing.T, in []byte, ref RunRef) {
@@ -229,5 +278,25 @@ func drawRoot(rt *rapid.T) *Root {
 		}
 		r.Tasks = append(r.Tasks, e)
 	}
+	parallelism := rapid.IntRange(0, 3).Draw(rt, "parallelism")
+	for i := range parallelism {
+		e := TaskEntry{Task: element.TaskID{Source: "z", Partition: int32(i)}, Parallelism: parallelism, MaxParallelism: 7, States: counts}
+		if rapid.Bool().Draw(rt, "inline") {
+			e.Runs = []RunRef{drawInline(rt, 0, 3)}
+		}
+		for range rapid.IntRange(0, 2).Draw(rt, "in flight") {
+			e.InFlight = append(e.InFlight, drawInline(rt, 10, 10))
+		}
+		r.Tasks = append(r.Tasks, e)
+	}
+	for i := range rapid.IntRange(0, 2).Draw(rt, "savepoints") {
+		r.Savepoints = append(r.Savepoints, SavepointRef{ID: string(rune('a' + i)), Path: rapid.StringN(1, 20, 60).Draw(rt, "path"), Digest: digestOf([]byte{byte(i)})})
+	}
 	return r
+}
+
+func drawInline(rt *rapid.T, from, to element.CheckpointID) RunRef {
+	b := rapid.SliceOfN(rapid.Byte(), 1, 100).Draw(rt, "bytes")
+	return RunRef{File: "shop/i-0/chk-" + nameOf(int(to), 3).String() + ".root", Inline: string(b), Length: int64(len(b)), CRC: crc32c(b), Digest: digestOf(b),
+		From: from, To: to, Entries: rapid.Int64Min(0).Draw(rt, "entries")}
 }

@@ -148,7 +148,7 @@ func decodeRoot(b []byte) (*Root, error) {
 	return r, nil
 }
 
-// decodeList reads a counted list. The slice grows with the elements that are really there; nil for none.
+// decodeList reads a counted list; nil for none. The count was compared with the bytes that are there.
 func decodeList[T any](c *cursor, what string, minSize, limit int, one func(*cursor) T) []T {
 	n := c.count(what, minSize)
 	if n > limit {
@@ -158,7 +158,7 @@ func decodeList[T any](c *cursor, what string, minSize, limit int, one func(*cur
 	if n == 0 {
 		return nil
 	}
-	out := make([]T, 0, min(n, 64))
+	out := make([]T, 0, n)
 	for range n {
 		out = append(out, one(c))
 		if c.err != nil {
