@@ -14,6 +14,8 @@
 // is the queue of an older barrier, or the open transaction, reopened if it was sealed. A barrier of theirs that comes
 // late means nothing.
 //
+// With Config.NoHoldBack every writer is always direct, and Seal waits for all that was written before it.
+//
 // Drop does to one writer what Discard does to all: its task has left the instance, and what it wrote behind its last
 // barrier is not this instance's to send.
 //

@@ -73,9 +73,13 @@ func (b *broker) sink(t *testing.T, limit int64) *Sink {
 }
 
 func (b *broker) commit(id element.CheckpointID) error {
-	return b.manager.Commit(b.ctx, checkpoint.Commit{Name: element.CheckpointName{ID: id}, Permit: checkpointtest.Permit(id),
+	return b.manager.Commit(b.ctx, b.commitOf(id))
+}
+
+func (b *broker) commitOf(id element.CheckpointID) checkpoint.Commit {
+	return checkpoint.Commit{Name: element.CheckpointName{ID: id}, Permit: checkpointtest.Permit(id),
 		Offsets: []checkpoint.OffsetCommit{{Position: element.Position{TopicPartition: element.TopicPartition{Topic: b.in}, TopicID: b.topic,
-			Offset: int64(id), LeaderEpoch: -1}, Metadata: "h"}}})
+			Offset: int64(id), LeaderEpoch: -1}, Metadata: "h"}}}
 }
 
 // read gives the committed records of a topic by key, each in the order of its partition.

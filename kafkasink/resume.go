@@ -33,7 +33,7 @@ func (s *Sink) Resume(ctx context.Context, first, last element.CheckpointID) err
 	if older {
 		return nil // that one's Release sends on what is held
 	}
-	if s.broken != nil {
+	if s.broken != nil && !s.cfg.NoHoldBack { // without transactions it is for them to say what cannot be gone on with
 		return fmt.Errorf("checkpoint %d is taken back, but its transaction is lost: %w", first, s.broken)
 	}
 	// What is handed to the client is sent only as long as its context lives, so that must outlive this call.

@@ -50,6 +50,9 @@ type Target struct {
 type Config struct {
 	Transactions Transactions
 	Targets      []Target
+	// NoHoldBack lets everything through at once, for at-least-once: barriers hold nothing back, and Seal waits for all that
+	// was written so far, which may be more than what lies before the barrier. Transactions must take records at any time.
+	NoHoldBack bool
 	// HoldBackLimit is in bytes over all writers; 0 = 64 MiB.
 	HoldBackLimit int64
 	// OnHoldBackFull, if not nil, is called on a task's goroutine each time that its Write starts to wait for room.
@@ -122,8 +125,8 @@ func (s *Sink) WriterBehind(task element.TaskID, behind element.CheckpointID) *W
 	w := s.writers[task]
 	if w == nil {
 		w = &Writer{sink: s, task: task}
-		if behind != 0 && !s.takenBack(behind) {
-			w.queues = []queue{{after: behind}}
+		if behind != 0 {
+			w.Barrier(behind)
 		}
 		s.writers[task] = w
 	}

@@ -19,7 +19,8 @@ type Writer struct {
 	gone atomic.Bool // the task has left; set before what is held is dropped
 
 	mu     sync.Mutex
-	queues []queue // under mu: one per barrier that was passed and not released yet; empty = direct
+	queues []queue              // under mu: one per barrier that was passed and not released yet; empty = direct
+	passed element.CheckpointID // under mu: the newest barrier, where nothing is held back
 }
 
 // queue holds what was written after one barrier and before the next.
@@ -90,10 +91,13 @@ func (w *Writer) fits(t *Target, recs []element.Record) error {
 func (w *Writer) Barrier(id element.CheckpointID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.sink.takenBack(id) {
-		return
+	switch {
+	case w.sink.takenBack(id):
+	case w.sink.cfg.NoHoldBack:
+		w.passed = max(w.passed, id)
+	default:
+		w.queues = append(w.queues, queue{after: id})
 	}
-	w.queues = append(w.queues, queue{after: id})
 }
 
 // over reports that nothing is taken any more.
@@ -127,6 +131,8 @@ func (w *Writer) sealable(id element.CheckpointID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
+	case w.sink.cfg.NoHoldBack && w.passed >= id:
+		return nil
 	case len(w.queues) == 0 || w.queues[0].after > id:
 		return fault.Stopf(fault.Failed, "seal checkpoint %d: task %s has not passed its barrier", id, w.task)
 	case w.queues[0].after < id:

@@ -156,9 +156,12 @@ func orDefault[T comparable](v *T, def T) {
 }
 
 func (c Config) clientOpts(id string) []kgo.Opt {
+	return append(c.produceOpts(), kgo.TransactionalID(id), kgo.TransactionTimeout(c.Timeout))
+}
+
+// produceOpts are those of every client that produces.
+func (c Config) produceOpts() []kgo.Opt {
 	return []kgo.Opt{
-		kgo.TransactionalID(id),
-		kgo.TransactionTimeout(c.Timeout),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		// kgo changes the slice, and the slots make their clients at the same time.
 		kgo.ProducerBatchCompression(slices.Clone(c.Compression)...),

@@ -52,6 +52,18 @@
 //	I9  EndTransaction is called only after the client has noted the partitions it produced to (client.settle): kgo
 //	    would else turn the first commit on a new topic into an abort and report success.
 //
+// Plain is the same without transactions, for at-least-once: an idempotent producer and OffsetCommit, behind the methods
+// of Manager. Its own invariants:
+//
+//	P1  Offsets are committed only after every record that was produced before the Seal is acknowledged. One that failed
+//	    makes every Seal fail until Init, so nothing is ever left out.
+//	P2  The fence is read before every send of offsets; an empty member id and a negative generation are never sent.
+//	P3  A commit whose answer is lost is sent again: it says where the group stands, so twice is as good as once. If
+//	    time runs out the class is Unconfirmed, and either outcome is right.
+//	P4  A delayed copy of a commit can set the group back to a complete checkpoint of the same generation, until the next
+//	    commit; so the checkpoint before the last one has to be kept.
+//	P5  Nothing is held up: Produce works between Seal and Commit, and no lock is held while records are handed over.
+//
 // Goroutines: Init runs one goroutine per slot and waits for all. The clients own theirs; Close ends them. Produce may
 // be called from many goroutines. Init, Seal, Commit, CommitInitial, Reopen, Abort and Close exclude each other; a
 // caller waits for its turn as long as its context lives.
@@ -59,5 +71,5 @@
 // Files: machine.go (states, events, actions), steps.go (the transitions), verdict.go (which code means what);
 // config.go, manager.go (the driver: life of the clients), produce.go (the hot path), client.go (one client and the
 // count of its promises), control.go (Seal, Commit, Abort), exec.go (actions), offsets.go (TxnOffsetCommit),
-// gone.go (what instances that are gone left open).
+// gone.go (what instances that are gone left open); plain.go, plain_commit.go (Plain).
 package txn

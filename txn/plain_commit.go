@@ -1,0 +1,256 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/internal/failpoint"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+)
+
+// Commit commits the offsets and their metadata for the sealed checkpoint; the fence function vouches for the ownership of
+// each before every send. nil means that the checkpoint is complete.
+//
+// An answer that is lost leaves nothing to find out: the same offsets are sent again, until the broker confirms them, the
+// fence fails or time runs out. Twice is as good as once, because a commit says where the group stands, and the position
+// of checkpoint n is the same in both. If time runs out the class is Unconfirmed, and whatever the next attempt reads is
+// right: with the offsets of n it goes on behind n, whose output is all acknowledged; with those before n it does n
+// again, which doubles output.
+//
+// A copy that was given up may reach the broker late, behind the commit of a later checkpoint, as long as the group stays
+// in its generation. The group then stands at n until the next commit, which is right for the same reason: it is a
+// complete checkpoint of these partitions, and a restart from it doubles output. It only asks that the checkpoint is kept
+// when a later one is complete. Only a commit that was sent more than once can do that, and commits are strictly one
+// after the other, so the one that it sets back is the one that follows, unless the network holds a packet back for longer
+// than it takes to make a checkpoint.
+func (p *Plain) Commit(ctx context.Context, c checkpoint.Commit) error {
+	if !c.Permit.Allows(c.Name.ID) {
+		return fault.Stopf(fault.Failed, "checkpoint %s has no permit to be committed", c.Name)
+	}
+	if err := p.lock(ctx); err != nil {
+		return err
+	}
+	defer p.unlock()
+	if !p.seal || p.sealed != c.Name.ID {
+		return p.outOfOrder("checkpoint %s is not sealed", c.Name)
+	}
+	p.seal = false
+	return p.commit(ctx, c)
+}
+
+// CommitInitial commits start positions. It needs no permit: there is no snapshot before it.
+func (p *Plain) CommitInitial(ctx context.Context, c checkpoint.Commit) error {
+	if err := p.lock(ctx); err != nil {
+		return err
+	}
+	defer p.unlock()
+	return p.commit(ctx, c)
+}
+
+func (p *Plain) commit(ctx context.Context, c checkpoint.Commit) error {
+	p.mu.RLock()
+	cl := p.cl
+	p.mu.RUnlock()
+	if cl == nil {
+		return p.outOfOrder("commit checkpoint %s before Init", c.Name)
+	}
+	for i := range c.Offsets {
+		if n := len(c.Offsets[i].Metadata); n > MaxHandle {
+			return p.refused(StepHandle, fault.Stop, fault.Failed, fmt.Errorf("%d bytes, a broker takes %d", n, MaxHandle))
+		}
+	}
+	if len(c.Offsets) == 0 {
+		return p.refused(StepOffsets, fault.Restart, fault.Failed, errors.New("no partition to commit"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	ctx, done := p.patient(ctx)
+	defer done()
+	start := time.Now()
+	err := p.send(ctx, cl.Client, c.Offsets)
+	p.stats.Offsets += time.Since(start)
+	if err != nil {
+		return err
+	}
+	p.end(Committed, c.Name.ID)
+	return nil
+}
+
+func (p *Plain) refused(step Step, rec fault.Recovery, code fault.Code, cause error) error {
+	return fault.New(rec, code, "commit of group %s: %s: %w", p.cfg.Group, step, cause)
+}
+
+// send sends the offsets until they are committed or there is no hope.
+func (p *Plain) send(ctx context.Context, cl *kgo.Client, offsets []checkpoint.OffsetCommit) error {
+	var pause time.Duration
+	lost, stale := false, 0
+	for {
+		a := p.sendOnce(ctx, cl, offsets)
+		lost = lost || a.lost
+		if a.stale {
+			if stale++; stale > maxStale {
+				a.again, a.rec = false, fault.Rejoin
+			}
+		}
+		switch {
+		case a.err == nil:
+			return nil
+		case ctx.Err() != nil:
+			a.again = false
+		case a.again:
+			p.stats.Retries++
+			if p.cfg.Hooks.Retried != nil {
+				p.cfg.Hooks.Retried(0)
+			}
+			pause = min(max(retryFirst, 2*pause), retryMost)
+			t := time.NewTimer(pause)
+			select {
+			case <-t.C:
+				continue
+			case <-ctx.Done():
+				t.Stop()
+				a.err = errors.Join(a.err, ctx.Err())
+			}
+		}
+		if lost && a.rec == fault.Restart {
+			a.rec = fault.Unconfirmed
+		}
+		return p.refused(a.step, a.rec, a.code, a.err)
+	}
+}
+
+// sent is what one send came to.
+type sent struct {
+	err   error
+	step  Step
+	rec   fault.Recovery
+	code  fault.Code
+	again bool // worth another send
+	lost  bool // the broker may have done it
+	stale bool // refused for its generation, see maxStale
+}
+
+// sendOnce reads the fence and sends the offsets. kgo itself sends the request again over a new connection or to a
+// new coordinator, without asking the fence; that is as good, because the broker takes it in the same generation only,
+// and within a generation no partition changes hands.
+func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, offsets []checkpoint.OffsetCommit) sent {
+	member, generation, instanceID, err := p.cfg.Fence(offsets)
+	if err == nil && (member == "" || generation < 0) {
+		err = errNoFence
+	}
+	if err != nil {
+		s := sent{err: err, step: StepFence, rec: fault.Rejoin, code: fault.Failed}
+		var classed *fault.Error
+		if errors.As(err, &classed) {
+			s.rec, s.code = classed.Recovery, classed.Code
+		}
+		return s
+	}
+	req := plainRequest(offsets)
+	req.Group, req.MemberID, req.Generation = p.cfg.Group, member, generation
+	if instanceID != "" {
+		req.InstanceID = &instanceID
+	}
+	failpoint.Hit(failpoint.OffsetsBefore)
+	resp, err := req.RequestWith(ctx, cl)
+	failpoint.Hit(failpoint.OffsetsAfter)
+	if err != nil {
+		s := sent{err: err, step: StepOffsets, rec: fault.Restart, code: fault.Failed, lost: true}
+		if kafka.IsDenied(err) {
+			s.rec, s.code = fault.Stop, fault.Denied
+		}
+		// Not only what kgo calls retriable: the offsets are the same each time, so nothing but time is at stake.
+		s.again = s.rec != fault.Stop && !errors.Is(err, kgo.ErrClientClosed)
+		return s
+	}
+	return judge(resp, offsets)
+}
+
+// judge reads the answer for each partition. The hardest refusal counts, before what may be accepted a moment later.
+func judge(resp *kmsg.OffsetCommitResponse, asked []checkpoint.OffsetCommit) sent {
+	var worst sent
+	n, hard := 0, false
+	for _, t := range resp.Topics {
+		name := t.Topic
+		for i := range asked {
+			if name == "" && asked[i].Position.TopicID == t.TopicID {
+				name = asked[i].Position.Topic // version 10 answers with ids
+			}
+		}
+		for _, pt := range t.Partitions {
+			n++
+			c := pt.ErrorCode
+			if c == 0 {
+				continue
+			}
+			s := sent{err: fmt.Errorf("%s/%d: %w", name, pt.Partition, kerr.ErrorForCode(c)), step: StepOffsets}
+			s.stale = c == kerr.IllegalGeneration.Code
+			s.again = s.stale || slices.Contains(plainRetriable, c)
+			s.rec, s.code = plainVerdict(StepOffsets, Answer{Code: c})
+			if worst.err == nil || (!s.again && (!hard || s.rec > worst.rec)) {
+				worst = s
+			}
+			hard = hard || !s.again
+		}
+	}
+	if worst.err == nil && n != len(asked) {
+		return sent{err: fmt.Errorf("the broker answered for %d of %d partitions", n, len(asked)), step: StepOffsets,
+			rec: fault.Restart, code: fault.Failed, lost: true, again: true}
+	}
+	return worst
+}
+
+// plainRetriable are the codes after which the same offsets may be accepted a moment later. While the group waits for its
+// members' new assignment it takes none; whether the partitions are still ours the fence says before the next send.
+var plainRetriable = append(codesOf(kerr.RebalanceInProgress, kerr.RequestTimedOut), retriable...)
+
+// plainVerdict is verdict without transactions: nobody can fence an idempotent producer, and a broker that takes less
+// metadata than a handle has will never take it.
+func plainVerdict(step Step, a Answer) (fault.Recovery, fault.Code) {
+	switch {
+	case !a.Lost && slices.Contains(fencing, a.Code):
+		return fault.Restart, fault.Failed
+	case !a.Lost && step == StepOffsets && a.Code == kerr.OffsetMetadataTooLarge.Code:
+		return fault.Stop, fault.Failed
+	}
+	return verdict(step, a)
+}
+
+// explainPlain is explain without what it says about transactional ids.
+func explainPlain(err error) error {
+	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
+		return err
+	}
+	return explain(err)
+}
+
+// plainRequest groups the offsets by topic. Name and id are both set: version 10 sends the id, older ones the name.
+func plainRequest(offsets []checkpoint.OffsetCommit) *kmsg.OffsetCommitRequest {
+	req := kmsg.NewPtrOffsetCommitRequest()
+	at := make(map[string]int)
+	for i := range offsets {
+		o := &offsets[i]
+		t, ok := at[o.Position.Topic]
+		if !ok {
+			t = len(req.Topics)
+			at[o.Position.Topic] = t
+			rt := kmsg.NewOffsetCommitRequestTopic()
+			rt.Topic, rt.TopicID = o.Position.Topic, o.Position.TopicID
+			req.Topics = append(req.Topics, rt)
+		}
+		rp := kmsg.NewOffsetCommitRequestTopicPartition()
+		rp.Partition, rp.Offset, rp.LeaderEpoch = o.Position.Partition, o.Position.Offset, o.Position.LeaderEpoch
+		rp.Metadata = &o.Metadata
+		req.Topics[t].Partitions = append(req.Topics[t].Partitions, rp)
+	}
+	return req
+}
