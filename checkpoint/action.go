@@ -69,11 +69,12 @@ type Complete struct{ ID element.CheckpointID }
 type Left struct{ Tasks []element.TaskID }
 
 // Abandon: these checkpoints are given up, and the attempt goes on. They are the newest ones in flight, growing: the first
-// one failed, and what the others have written builds on it. Their workers stop. What the tasks froze for them becomes a
-// part of what they freeze next, with the newest value of each key; what is held back behind their barriers follows what
-// lies before them, into the queue behind the barrier of the newest one that is still in flight, or into the same
-// transaction when there is none, which is reopened if it is sealed. Barriers of theirs that are still under way mean
-// nothing. The next Trigger covers all of it.
+// one failed, and what the others have written builds on it. Their workers stop, but a flush that has begun ends by
+// itself: cut short, it would take the transaction with it. What the tasks froze for them becomes a part of what they
+// freeze next, with the newest value of each key; what is held back behind their barriers follows what lies before them,
+// into the queue behind the barrier of the newest one that is still in flight, or into the same transaction when there is
+// none, which is reopened if it is sealed. Barriers of theirs that are still under way mean nothing. The next Trigger
+// covers all of it. What was frozen and held back for an older one that is still in flight stays as it is.
 type Abandon struct {
 	IDs    []element.CheckpointID
 	Reason FailureReason

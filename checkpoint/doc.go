@@ -102,11 +102,12 @@
 //	    must have a higher one.
 //	D8  After FailAttempt with class fault.Unconfirmed do not abort: ask the broker what became of the commit.
 //	D9  At Abandon, take everything back, and everywhere before what comes of the next action: a task hears of it before
-//	    the next barrier, and ignores barriers of what was abandoned; the frozen changes are part of its next freeze; the
-//	    flush has stopped before the transaction is reopened, and that is open before anything flows into it. The next
-//	    delta of a task builds on the last completed checkpoint or on one still in flight, never on an abandoned one. A flush
-//	    that failed, or was stopped with records unacknowledged, is not undone by it: the next flush of the same transaction
-//	    has to fail, or to wait for them.
+//	    the next barrier, and ignores barriers of what was abandoned; the frozen changes are part of its next freeze; a
+//	    flush that has begun has ended before the transaction is reopened, and that is open before anything flows into it,
+//	    also of a task that joins meanwhile. The next delta of a task builds on the last completed checkpoint or on one still
+//	    in flight, never on an abandoned one. If that flush fails, its report is discarded, but the transaction is lost with
+//	    what was in it: end the attempt, or let the next flush fail. Whoever begins a new transaction instead commits
+//	    positions without their output.
 //	D10 Cut the savepoints that Trigger names at its barriers, and report them when it is complete. Report what is in
 //	    Unserved at the end as failed.
 //

@@ -23,8 +23,10 @@ func TestRegressions(t *testing.T) {
 		}
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
-		res := Run(Config{Seed: seed})
-		require.NoError(t, res.Err, "replay: %s", replay(Config{Seed: seed}))
+		for _, plain := range []bool{true, false} { // most are from the time when all were plain
+			cfg := Config{Seed: seed, Plain: plain}
+			require.NoError(t, Run(cfg).Err, "replay: %s", replay(cfg))
+		}
 	}
 	require.NoError(t, lines.Err())
 }

@@ -36,10 +36,13 @@ type attempt struct {
 	lastID      element.CheckpointID
 
 	co        *checkpoint.Coordinator
-	pending   *pending
-	released  bool
-	distrust  bool // a file of the chain is gone: the next attempt reads the states from the files
-	onRelease []func()
+	flights   []*pending // oldest first
+	sinkBusy  bool       // held-back output flows, the transaction is sealed, or taken back
+	sinkQueue []func()   // what waits for that to end, in order
+	back      []span     // checkpoints that were given up
+	broken    error      // what became of the last seal, if it failed
+	resuming  int        // how many times it is still to be taken back
+	distrust  bool       // a file of the chain is gone: the next attempt reads the states from the files
 	last      *snapshot.RootRef
 	merging   bool
 	round     []mergeResult // of the round of housekeeping that runs
@@ -58,7 +61,7 @@ type attempt struct {
 func (p *process) newAttempt() {
 	p.restarts++
 	p.w.counts.Attempts++
-	a := &attempt{p: p, number: p.restarts, released: true, full: p.merged}
+	a := &attempt{p: p, number: p.restarts, full: p.merged}
 	p.attempt = a
 	p.w.tracef(p, "attempt %d of %04b under epoch %d", a.number, p.owned(), p.epoch)
 	a.forgetForeign()
@@ -126,7 +129,10 @@ func (a *attempt) open() {
 	for _, t := range a.tasks {
 		a.follow(t)
 	}
-	a.co = checkpoint.New(checkpoint.Config{Interval: a.p.w.interval, First: a.p.w.interval / 2, Timeout: checkpointTimeout}, a.lastID)
+	a.co = checkpoint.New(checkpoint.Config{
+		Interval: a.p.w.interval, First: a.p.w.interval / 2, Timeout: checkpointTimeout,
+		MaxConcurrent: a.p.w.concurrent, TolerableFailures: a.p.w.tolerable, TransactionTimeout: transactionLimit,
+	}, a.lastID)
 }
 
 // follow makes the root of a task the predecessor of the next one, if it is the newest.
@@ -203,9 +209,10 @@ func (a *attempt) end(err error) {
 		t.queues = nil
 	}
 	a.p.cancelled()
-	for _, f := range a.onRelease {
-		f()
+	for queue := a.sinkQueue; len(queue) > 0; queue = queue[1:] {
+		queue[0]()
 	}
+	a.sinkQueue = nil
 	for _, r := range a.revocations {
 		r.done()
 	}

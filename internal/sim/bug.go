@@ -6,27 +6,30 @@ type Bug int
 
 // The bugs. The numbers of the list of the test plan stand behind them.
 const (
-	NoBug             Bug = iota
-	CommitBeforeFsync     // 1: files count as durable when they are written
-	NoDirSync             // 2: the directory is not synced after the rename
-	LeakPastBarrier       // 3: what a task changes behind the barrier is in the snapshot
-	CommitOutOfOrder      // 4: n+1 is committed before n
-	UnstableFetch         // 5: the offsets are read without waiting for open transactions
-	IDReused              // 6: two instances use one transactional id, and initialising it does not fence
-	NoGeneration          // 7: member and generation are not sent with the offsets
-	AbortAfterUnknown     // 8: a commit without an answer is aborted and taken for not done
-	NoRewind              // 9: after an abort the source goes on where it was
-	NoMarker              // 10: a transaction of offsets alone gets no marker record, so it is never ended
-	ChainHole             // 12: a delta run is missing in the chain and nobody minds
-	CleanNeeded           // 13: the cleaner goes by age
-	LateProduce           // 17: a record without an answer is sent again in the next transaction
-	EpochUnchecked        // the fence is given without a look at the claims
-	StaleClaim            // a claim holds when the partition is owned, since whenever: lost and regained looks the same
-	ResendUnproven        // after ILLEGAL_GENERATION the claims are not proven again
-	LeaveReleases         // a task that leaves goes on behind its last barrier, and what it held back is released
-	JoinUnrestored        // a task takes part in checkpoints before its restore is complete
-	ReadBeforeStart       // a late partition is read before its start position is committed
-	CleanBlind            // the cleaner goes by the own roots only, whatever those of others name
+	NoBug               Bug = iota
+	CommitBeforeFsync       // 1: files count as durable when they are written
+	NoDirSync               // 2: the directory is not synced after the rename
+	LeakPastBarrier         // 3: what a task changes behind the barrier is in the snapshot
+	CommitOutOfOrder        // 4: n+1 is committed before n
+	UnstableFetch           // 5: the offsets are read without waiting for open transactions
+	IDReused                // 6: two instances use one transactional id, and initialising it does not fence
+	NoGeneration            // 7: member and generation are not sent with the offsets
+	AbortAfterUnknown       // 8: a commit without an answer is aborted and taken for not done
+	NoRewind                // 9: after an abort the source goes on where it was
+	NoMarker                // 10: a transaction of offsets alone gets no marker record, so it is never ended
+	ChainHole               // 12: a delta run is missing in the chain and nobody minds
+	CleanNeeded             // 13: the cleaner goes by age
+	LateProduce             // 17: a record without an answer is sent again in the next transaction
+	EpochUnchecked          // the fence is given without a look at the claims
+	StaleClaim              // a claim holds when the partition is owned, since whenever: lost and regained looks the same
+	ResendUnproven          // after ILLEGAL_GENERATION the claims are not proven again
+	LeaveReleases           // a task that leaves goes on behind its last barrier, and what it held back is released
+	JoinUnrestored          // a task takes part in checkpoints before its restore is complete
+	ReadBeforeStart         // a late partition is read before its start position is committed
+	CleanBlind              // the cleaner goes by the own roots only, whatever those of others name
+	AbandonLoses            // what changed for a checkpoint that was given up is in no later one
+	AbandonKeepsLater       // a checkpoint that was given up along with an older one keeps its frozen changes
+	AbandonIgnoresFlush     // the flush of a checkpoint that was given up fails, and its successor goes on
 	NumBugs
 )
 
@@ -37,6 +40,8 @@ var bugNames = [...]string{
 	ChainHole: "chain-hole", CleanNeeded: "clean-needed-file", LateProduce: "late-produce", EpochUnchecked: "ownership-epoch-unchecked",
 	StaleClaim: "stale-claim", ResendUnproven: "resend-unproven", LeaveReleases: "leave-releases", JoinUnrestored: "join-unrestored",
 	ReadBeforeStart: "read-before-start", CleanBlind: "clean-blind",
+	AbandonLoses: "abandon-loses", AbandonKeepsLater: "abandon-keeps-later",
+	AbandonIgnoresFlush: "abandon-ignores-flush",
 }
 
 // String names the bug as SIM_BUG takes it.

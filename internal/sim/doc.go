@@ -4,10 +4,12 @@
 //	SIM_SEED=4711 go test ./internal/sim -run TestReplay -v                              one run with its trace
 //	SIM_N=1000000 go test ./internal/sim -run TestSchedules -v -timeout 0                a million, SIM_FROM=… from there on
 //	SIM_BUG=no-rewind SIM_SEED=3 go test ./internal/sim -run TestReplay -v               a planted bug
+//	SIM_PLAIN=1 SIM_SEED=62 go test ./internal/sim -run TestReplay -v                    one checkpoint at a time, no tolerance
 //	SIM_RATES=1 go test ./internal/sim -run TestPlantedBugRates -v                       how often each is found
 //
 // One to three instances share up to four partitions of one group, and up to two processes may bear the name of one
-// instance at a time.
+// instance at a time. Of three runs one lets three checkpoints be in flight, and two tolerate failures: the persisting of
+// a checkpoint fails now and then, it is abandoned, and the next one covers its work in the same transaction.
 //
 // What is real: checkpoint.Coordinator, txn.Machine, snapshot.Resolve, the handles, and the whole snapshot.Repository
 // (runs, roots, restore, merge, Clean, CleanGone) on a storage model. What is a model: the brokers (logs with
@@ -47,5 +49,6 @@
 // Files: sim.go (Run), world.go (the queue of steps), kind.go, faults.go, script.go (exhaustive runs, scenarios), bug.go;
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
-// loop.go, workers.go, house.go, groupclean.go, task.go (engine); check.go (checker).
+// loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, groupclean.go,
+// task.go (engine); check.go (checker).
 package sim

@@ -309,9 +309,12 @@ func (a *attempt) admit(in *intake, t *task) error {
 	i, _ := slices.BinarySearchFunc(a.tasks, t.id, func(t *task, id element.TaskID) int { return t.id.Compare(id) })
 	a.tasks = slices.Insert(a.tasks, i, t)
 	a.follow(t)
-	if a.pending != nil { // it has passed that barrier, so to speak
-		t.queues = append(t.queues, heldQueue{after: a.pending.name.ID})
+	if n := len(a.flights); n > 0 { // it has passed the newest barrier, so to speak
+		t.queues = append(t.queues, heldQueue{after: a.flights[n-1].name.ID})
 		w.counts.JoinedInFlight++
+	} else if a.resuming > 0 { // the transaction may be sealed still
+		t.queues = append(t.queues, heldQueue{})
+		a.release(0)
 	}
 	if err := a.execute(a.co.AddTask(w.now, t.id)); err != nil {
 		return err

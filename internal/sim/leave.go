@@ -82,7 +82,7 @@ func (a *attempt) detach(id element.TaskID) {
 	t := a.task(id)
 	a.p.w.counts.Left++
 	if a.p.w.cfg.Bug == LeaveReleases {
-		for len(t.queues) > 0 && a.pending == nil {
+		for len(t.queues) > 0 && len(a.flights) == 0 {
 			t.drain(t.queues[0].after)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/millweir/millweir/snapshot"
 )
 
-// pending mirrors engine.pending: the data of the checkpoint in flight.
+// pending mirrors engine.pending: the data of one checkpoint in flight.
 type pending struct {
 	name    element.CheckpointName
 	acks    map[element.TaskID]taskAck
@@ -16,6 +16,7 @@ type pending struct {
 	ref     snapshot.RootRef
 	offsets []checkpoint.OffsetCommit
 	stopped bool // Cancel came
+	back    bool // Abandon came
 }
 
 type taskAck struct {
@@ -129,7 +130,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 	now, co := a.p.w.now, a.co
 	switch e.kind {
 	case evMoved:
-		return co.Moved(now, e.task), nil
+		return append(co.Moved(now, e.task), a.wish()...), nil
 	case evBarrier:
 		return a.onBarrierPassed(e), nil
 	case evPersisted:
@@ -140,8 +141,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 			}
 			return actions, nil
 		}
-		if a.pending != nil && a.pending.name.ID == e.id {
-			a.pending.runs = e.runs
+		if p := a.flight(e.id); p != nil {
+			p.runs = e.runs
 		}
 		return co.Persisted(now, e.id, checkpoint.PersistStats{}), nil
 	case evSealed:
@@ -153,8 +154,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		if e.err != nil {
 			return co.RootFailed(now, e.id, e.err), nil
 		}
-		if a.pending != nil && a.pending.name.ID == e.id {
-			a.pending.ref = e.root
+		if p := a.flight(e.id); p != nil {
+			p.ref = e.root
 		}
 		return co.RootWritten(now, e.id), nil
 	case evCommitted:
@@ -179,11 +180,9 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 }
 
 func (a *attempt) onBarrierPassed(e event) []checkpoint.Action {
-	p := a.pending
-	if p == nil || p.name.ID != e.id {
-		return nil
+	if p := a.flight(e.id); p != nil {
+		p.acks[e.task] = e.ack
 	}
-	p.acks[e.task] = e.ack
 	return a.co.BarrierPassed(a.p.w.now, e.id, e.task, checkpoint.TaskAck{Positions: []element.Position{e.ack.position}, Moved: e.ack.moved})
 }
 
@@ -219,9 +218,11 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 			if len(a.tasks) == 0 && a.joining == nil {
 				a.p.changed = true // a look whether anything is owned still
 			}
+		case checkpoint.Abandon:
+			a.abandon(act.IDs)
 		case checkpoint.Cancel:
-			if a.pending != nil {
-				a.pending.stopped = true
+			if p := a.flight(act.ID); p != nil {
+				p.stopped = true
 				a.p.cancelled()
 			}
 		case checkpoint.FailAttempt:
@@ -238,7 +239,13 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 	if s := a.p.w.cfg.script; s != nil && s.from == 0 {
 		s.from = a.p.w.steps
 	}
-	a.pending = &pending{name: element.CheckpointName{ID: act.ID, Incarnation: a.p.inc}, acks: map[element.TaskID]taskAck{}}
+	a.flights = append(a.flights, &pending{name: element.CheckpointName{ID: act.ID, Incarnation: a.p.inc}, acks: map[element.TaskID]taskAck{}})
+	if len(a.flights) > 1 {
+		a.p.w.counts.Concurrent++
+	}
+	if len(act.Savepoint) > 0 {
+		a.p.w.counts.Savepoints++
+	}
 	if act.Reason == checkpoint.Revoke {
 		a.p.w.counts.RevokeCheckpoints++
 	}

@@ -77,7 +77,7 @@ func TestScenarioAReplacedProcessWritesARootOfCleanedFiles(t *testing.T) {
 		for _, d := range []time.Duration{30, 34, 38} {
 			long := func(_ *world, it *work) bool {
 				a := it.p.attempt
-				return a != nil && a.pending != nil && a.pending.root == nil && !a.merging && len(a.pending.acks) == 2 && len(a.tasks[0].committed.Runs) == chain
+				return a != nil && len(a.flights) == 1 && a.flights[0].root == nil && !a.merging && len(a.flights[0].acks) == 2 && len(a.tasks[0].committed.Runs) == chain
 			}
 			all = append(all, scenario{instances: 1, partitions: 2, directives: []directive{
 				{kind: kSyncDir, number: 1, do: once(long, freezeHere(d*time.Millisecond, true))},

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/millweir/millweir/checkpoint"
 )
 
 // Limits of a run, and the times of the protocol in it. They keep the proportions of the product's defaults: a session
@@ -29,6 +31,9 @@ type Config struct {
 	Trace bool
 	// Instances is the number of instances, 0 = drawn from the seed (1 to 3); Partitions likewise (1 to 4).
 	Instances, Partitions int
+	// Plain: one checkpoint in flight, and no failure is tolerated. Else both are drawn from the seed. Scripts and
+	// scenarios are plain.
+	Plain bool
 	// script makes the run an exhaustive one: no random lag, no random fault.
 	script *script
 	// directives are the faults of a scenario, in place of random ones.
@@ -60,7 +65,10 @@ type Counts struct {
 	MarkersAlone, LateRevokes int
 	// SecondReads are refusals that a second read of the offsets showed to be of a state of affairs that was over.
 	SecondReads int
-	HealedAt    time.Duration
+	// Checkpoints that were triggered while another was in flight; that were abandoned, beside an older one that stayed;
+	// transactions that were reopened, or were lost by then; checkpoints that served a request for a savepoint.
+	Concurrent, Abandoned, AbandonedBeside, Reopened, BrokenBack, Savepoints int
+	HealedAt                                                                 time.Duration
 }
 
 // Result is the outcome of a run.
@@ -120,6 +128,12 @@ func newWorld(cfg Config) *world {
 	}
 	if s := w.cfg.script; s != nil && s.interval > 0 {
 		w.interval = s.interval
+	}
+	w.concurrent = 1
+	if !cfg.Plain && cfg.script == nil && cfg.directives == nil {
+		modes := rand.New(rand.NewPCG(cfg.Seed, 0x6d6f646573)) // beside the other draws: the plain run of a seed stays what it was
+		w.concurrent = [...]int{1, 1, 3}[modes.IntN(3)]
+		w.tolerable = [...]int{0, 2, checkpoint.Unlimited}[modes.IntN(3)]
 	}
 	w.heap = make([]work, 0, 128)
 	w.disk = newDisk(w)

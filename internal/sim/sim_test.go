@@ -33,6 +33,9 @@ func replay(cfg Config) string {
 	if cfg.Bug != NoBug {
 		bug = "SIM_BUG=" + cfg.Bug.String() + " "
 	}
+	if cfg.Plain {
+		bug += "SIM_PLAIN=1 "
+	}
 	return fmt.Sprintf("%sSIM_SEED=%d go test ./internal/sim -run TestReplay -v", bug, cfg.Seed)
 }
 
@@ -58,7 +61,7 @@ func TestSchedules(t *testing.T) {
 				if i >= n {
 					return
 				}
-				cfg := Config{Seed: first + i}
+				cfg := Config{Seed: first + i, Plain: os.Getenv("SIM_PLAIN") != ""}
 				began := time.Now()
 				res := Run(cfg)
 				took := time.Since(began)
@@ -118,7 +121,7 @@ func TestReplay(t *testing.T) {
 	if seed == 0 {
 		t.Skip("SIM_SEED says which run")
 	}
-	cfg := Config{Seed: seed, Trace: true}
+	cfg := Config{Seed: seed, Trace: true, Plain: os.Getenv("SIM_PLAIN") != ""}
 	if name := os.Getenv("SIM_BUG"); name != "" {
 		var ok bool
 		cfg.Bug, ok = ParseBug(name)

@@ -27,9 +27,11 @@ type task struct {
 	moved    bool
 	fresh    bool
 	whole    bool
-	fed      bool // records may come
-	halting  bool // its partition is about to go: it takes no records any more
-	halted   bool // and has said so
+	fed      bool   // records may come
+	given    []span // checkpoints that were given up
+	known    int    // how many of given it has dealt with
+	halting  bool   // its partition is about to go: it takes no records any more
+	halted   bool   // and has said so
 	gone     bool
 
 	committed snapshot.TaskEntry
@@ -186,7 +188,7 @@ func (t *task) commit(id element.CheckpointID) {
 }
 
 func (t *task) wake() {
-	if t.turning || t.gone || (len(t.items) == 0 && t.notice == 0 && t.halting == t.halted) {
+	if t.turning || t.gone || (len(t.items) == 0 && t.notice == 0 && t.known == len(t.given) && t.halting == t.halted) {
 		return
 	}
 	t.turning = true
@@ -205,6 +207,11 @@ func (t *task) turn() {
 	if t.notice != 0 {
 		t.state.commit(t.notice)
 		t.notice = 0
+		return
+	}
+	if t.known < len(t.given) {
+		t.state.takeBack(t.given[t.known], t.a.p.w.cfg.Bug)
+		t.known++
 		return
 	}
 	if t.halting && !t.halted {
@@ -250,8 +257,15 @@ func (t *task) process(it item) {
 
 // onBarrier is the synchronous part of a checkpoint.
 func (t *task) onBarrier(id element.CheckpointID) {
+	for _, s := range t.given {
+		if s.first <= id && id <= s.last {
+			return // it means nothing any more
+		}
+	}
 	f := t.state.freeze(id)
-	t.queues = append(t.queues, heldQueue{after: id})
+	if !t.a.takenBack(id) {
+		t.queues = append(t.queues, heldQueue{after: id})
+	}
 	ack := taskAck{position: t.position, frozen: f, moved: t.moved}
 	t.moved = false
 	t.a.report(event{kind: evBarrier, id: id, task: t.id, ack: ack})

@@ -13,10 +13,9 @@ import (
 	"github.com/millweir/millweir/txn"
 )
 
-// stop says that a worker of the pending checkpoint is cancelled.
-func (a *attempt) stop() func() bool {
-	p := a.pending
-	return func() bool { return p.stopped || a.over }
+// stop says that a worker of a checkpoint is cancelled.
+func (a *attempt) stop(p *pending) func() bool {
+	return func() bool { return p.stopped || p.back || a.over }
 }
 
 // done ends a worker: its event goes to the loop, the tear down may go on.
@@ -95,7 +94,7 @@ func (d *disk) lag() time.Duration {
 
 // persist makes the frozen changes of all tasks durable in one file.
 func (a *attempt) persist(id element.CheckpointID) {
-	p := a.pending
+	p := a.flight(id)
 	var deltas []snapshot.TaskDelta
 	for _, t := range a.tasks {
 		ack, ok := p.acks[t.id]
@@ -106,11 +105,14 @@ func (a *attempt) persist(id element.CheckpointID) {
 			ack.frozen.leak(t.state)
 		}
 		deltas = append(deltas, snapshot.TaskDelta{
-			Task: t.id, States: stateInfo, From: t.committed.ChainEnd(), To: id, Len: len(ack.frozen.vals), Entries: ack.frozen.sorted(),
+			Task: t.id, States: stateInfo, From: a.chainEnd(t, p), To: id, Len: len(ack.frozen.vals), Entries: ack.frozen.sorted(),
 		})
 	}
 	runs := map[element.TaskID]snapshot.RunRef{}
-	a.io(a.stop(), func() error {
+	a.io(a.stop(p), func() error {
+		if a.p.w.tolerable != 0 && !a.p.w.healed && a.p.w.chance(12) {
+			return fault.Restartf(fault.CheckpointDir, "no space for a moment")
+		}
 		refs, err := a.p.repo.Persist(context.Background(), p.name, deltas)
 		for i := range refs {
 			if ref := refs[i].Run; !ref.IsZero() {
@@ -123,39 +125,9 @@ func (a *attempt) persist(id element.CheckpointID) {
 	})
 }
 
-// seal flushes the transaction, after what was held back behind the previous barrier has flowed into it.
-func (a *attempt) seal(id element.CheckpointID) {
-	stop := a.stop()
-	a.running++
-	a.afterRelease(func() {
-		if stop() {
-			a.done(event{kind: evSealed, id: id, err: context.Canceled})
-			return
-		}
-		for _, t := range a.tasks {
-			if len(t.queues) == 0 || t.queues[0].after != id {
-				a.p.w.violation("driver", "seal of checkpoint %d: task %v does not hold back behind it", id, t.id)
-			}
-		}
-		a.p.mgr.drive(txn.Event{Kind: txn.EvSeal, Checkpoint: id}, job{over: stop}, func(err error) {
-			a.done(event{kind: evSealed, id: id, err: err})
-		})
-	})
-}
-
-// afterRelease calls f when held-back output has flowed, or the attempt is over.
-func (a *attempt) afterRelease(f func()) {
-	run := func() { a.p.w.do(a.p, a.p.w.lag(200*time.Microsecond), kWorker, f) }
-	if a.released || a.over {
-		run()
-		return
-	}
-	a.onRelease = append(a.onRelease, run)
-}
-
 // writeRoot writes the file that names everything the checkpoint consists of.
 func (a *attempt) writeRoot(id element.CheckpointID) {
-	p := a.pending
+	p := a.flight(id)
 	root := &snapshot.Root{Name: p.name, Predecessor: a.last, Application: application, Instance: a.p.name, ClusterID: clusterID, StoreID: a.p.repo.StoreID()}
 	for _, t := range a.tasks {
 		ack, ok := p.acks[t.id]
@@ -170,7 +142,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	}
 	p.root = root
 	var ref snapshot.RootRef
-	a.io(a.stop(), func() (err error) {
+	a.io(a.stop(p), func() (err error) {
 		ref, err = a.p.repo.WriteRoot(context.Background(), root)
 		return err
 	}, func(err error) {
@@ -191,7 +163,7 @@ func (p *pending) starts(t *task) bool { return t.fresh && !t.fed }
 
 // commit commits outputs, positions and handles.
 func (a *attempt) commit(act checkpoint.CommitAction) error {
-	p := a.pending
+	p := a.flight(act.ID)
 	c := checkpoint.Commit{Name: p.name, Permit: act.Permit}
 	for _, t := range p.root.Tasks {
 		for _, pos := range t.Positions {
@@ -243,8 +215,8 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 // complete makes the committed checkpoint the one that everything falls back to. What those who leave with it hold back
 // is dropped before anything of the others is released: their position is the barrier's.
 func (a *attempt) complete(id element.CheckpointID, leaving []element.TaskID) {
-	p := a.pending
-	a.pending = nil
+	p := a.flights[0]
+	a.flights = a.flights[1:]
 	ref := p.ref
 	a.last = &ref
 	a.p.w.check.completed(a, p)
@@ -296,33 +268,4 @@ func (p *process) remember(offsets []checkpoint.OffsetCommit) {
 	for _, o := range offsets {
 		p.memory[o.Position.Partition] = committed{found: true, offset: o.Position.Offset, metadata: o.Metadata}
 	}
-}
-
-// release lets the held-back output flow, task by task.
-func (a *attempt) release(id element.CheckpointID) {
-	a.released = false
-	a.running++
-	tasks := slices.Clone(a.tasks)
-	var drain func(i int)
-	drain = func(i int) {
-		a.p.w.do(a.p, a.p.w.lag(200*time.Microsecond), kWorker, func() {
-			switch {
-			case a.over:
-			case i < len(tasks):
-				tasks[i].drain(id)
-				drain(i + 1)
-				return
-			default:
-				a.released = true
-				waiting := a.onRelease
-				a.onRelease = nil
-				for _, f := range waiting {
-					f()
-				}
-			}
-			a.running--
-			a.finish()
-		})
-	}
-	drain(0)
 }

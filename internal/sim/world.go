@@ -20,23 +20,24 @@ type world struct {
 	procs  []*process // the living, in the order of their start
 	born   int
 
-	faults     faultPlan
-	healed     bool
-	healAt     time.Duration
-	steps      int
-	hash       uint64
-	trace      []string
-	err        error
-	counts     Counts
-	interval   time.Duration // of checkpoints
-	fibers     []*fiber
-	fine       bool          // calls of the repository that read are cut into steps
-	long       bool          // much time passes
-	away       time.Duration // of a script: how long the next crash keeps an instance away
-	met        []int         // by directive: how often its step came
-	lastBefore bool          // a directive runs before its step
-	wait       time.Duration // it does not end before
-	stopped    bool          // everything that was asked for has happened
+	faults                faultPlan
+	healed                bool
+	healAt                time.Duration
+	steps                 int
+	hash                  uint64
+	trace                 []string
+	err                   error
+	counts                Counts
+	interval              time.Duration // of checkpoints
+	concurrent, tolerable int           // checkpoints in flight, failures in a row
+	fibers                []*fiber
+	fine                  bool          // calls of the repository that read are cut into steps
+	long                  bool          // much time passes
+	away                  time.Duration // of a script: how long the next crash keeps an instance away
+	met                   []int         // by directive: how often its step came
+	lastBefore            bool          // a directive runs before its step
+	wait                  time.Duration // it does not end before
+	stopped               bool          // everything that was asked for has happened
 }
 
 // work is one atomic step. What lies between two steps is a point where a process can die.
@@ -223,7 +224,7 @@ func (w *world) quiet() bool {
 		}
 	}
 	for _, p := range w.procs {
-		if p.attempt != nil && p.attempt.pending != nil {
+		if p.attempt != nil && len(p.attempt.flights) > 0 {
 			return false
 		}
 	}
