@@ -152,6 +152,9 @@ func (l *lives) change(task element.TaskID) {
 	for _, e := range es {
 		list = append(list, e)
 	}
+	if l.full = (element.TaskID{}); l.rng.IntN(12) == 0 {
+		l.full = task
+	}
 	l.checkpoint(changes{task: list})
 }
 
@@ -165,7 +168,8 @@ func TestRestoreRandomLives(t *testing.T) {
 		require.NoError(t, err)
 	}
 	t.Logf("replay: REPLAY_SEED=%d go test ./processor -run TestRestoreRandomLives", seed)
-	l := &lives{line: newLine(t), rng: rand.New(rand.NewPCG(seed, 2))}
+	rng := rand.New(rand.NewPCG(seed, 2))
+	l := &lives{line: newLineInline(t, []int{0, 200, 1500, 20 << 10}[rng.IntN(4)]), rng: rng}
 	l.line.step = l.step
 	l.checkpoint(changes{})
 	l.begin()

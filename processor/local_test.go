@@ -2,6 +2,7 @@ package processor
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -64,15 +65,49 @@ type line struct {
 	root    *snapshot.RootRef
 	entries map[element.TaskID]snapshot.TaskEntry
 	merged  map[element.TaskID]element.CheckpointID
+	full    element.TaskID // whose next checkpoint holds the whole state
+}
+
+// wholeWith gives the whole state of a task after changes.
+func (l *line) wholeWith(task element.TaskID, es []snapshot.Entry) []snapshot.Entry {
+	type at struct {
+		state int
+		key   string
+	}
+	all := map[at][]byte{}
+	apply := func(e snapshot.Entry) error {
+		if k := (at{e.State, string(e.Key)}); e.Deleted {
+			delete(all, k)
+		} else {
+			all[k] = bytes.Clone(e.Value)
+		}
+		return nil
+	}
+	_, err := l.repo.Restore(l.t.Context(), l.entries[task], nil, apply)
+	require.NoError(l.t, err)
+	for _, e := range es {
+		require.NoError(l.t, apply(e))
+	}
+	var out []snapshot.Entry
+	for k, v := range all {
+		out = append(out, snapshot.Entry{State: k.state, Key: []byte(k.key), Value: v})
+	}
+	slices.SortFunc(out, func(a, b snapshot.Entry) int {
+		return cmp.Or(a.State-b.State, bytes.Compare(a.Key, b.Key))
+	})
+	return out
 }
 
 var lineStates = []snapshot.StateInfo{{Name: "a/total", KeyCodec: "bytes", Codec: "int64"}, {Name: "b/last", KeyCodec: "bytes", Codec: "json"}}
 
-func newLine(t testing.TB) *line {
+func newLine(t testing.TB) *line { return newLineInline(t, 0) }
+
+// newLineInline has runs of up to a number of bytes in the roots.
+func newLineInline(t testing.TB, threshold int) *line {
 	l := &line{t: t, dir: t.TempDir(), pace: fast.withDefaults(), inc: 7, entries: map[element.TaskID]snapshot.TaskEntry{},
 		merged: map[element.TaskID]element.CheckpointID{}}
 	var err error
-	l.repo, err = snapshot.OpenRepository(t.Context(), snapshot.Config{Dir: filepath.Join(l.dir, "chk"), Application: "app", Instance: "i", NumRetained: 3, Logger: l.log.logger()})
+	l.repo, err = snapshot.OpenRepository(t.Context(), snapshot.Config{Dir: filepath.Join(l.dir, "chk"), Application: "app", Instance: "i", NumRetained: 3, MemoryThreshold: threshold, Logger: l.log.logger()})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.repo.Close() })
 	for p := range int32(2) {
@@ -106,6 +141,11 @@ func (l *line) checkpoint(changes map[element.TaskID][]snapshot.Entry) {
 			}
 			return bytes.Compare(a.Key, b.Key)
 		})
+		if l.full == id && len(es) > 0 { // what does not change with them is part of the same run
+			es = l.wholeWith(id, es)
+			deltas = append(deltas, snapshot.TaskDelta{Task: id, States: lineStates, To: l.id, Full: true, Entries: slices.Values(es), Len: len(es)})
+			continue
+		}
 		deltas = append(deltas, snapshot.TaskDelta{Task: id, States: lineStates, From: l.entries[id].ChainEnd(), To: l.id, Entries: slices.Values(es), Len: len(es)})
 	}
 	refs, err := l.repo.Persist(ctx, name, deltas)
