@@ -110,10 +110,17 @@ func OnError(p Policy) SourceOption { return func(c *sourceConfig) { c.onError =
 // SinkOption changes a sink.
 type SinkOption func(*sinkConfig)
 
-type sinkConfig struct{ dropHeaders bool }
+type sinkConfig struct{ dropHeaders, loop bool }
 
 // WithoutHeaders makes the sink write records without headers. By default all headers pass, in order and with repeats.
 func WithoutHeaders() SinkOption { return func(c *sinkConfig) { c.dropHeaders = true } }
+
+// Loop lets the sink write into a topic that a source of the same topology reads, so that records go round through Kafka:
+// the form of an iteration that stays exactly-once. What the sink writes is part of the checkpoint's transaction, so each
+// round begins when the checkpoint of the round before it is complete, and takes about one checkpoint interval. It is for
+// the topology to see to it that a record leaves the loop some day. Without the option such a topic is a mistake, and so is
+// the option where there is no loop.
+func Loop() SinkOption { return func(c *sinkConfig) { c.loop = true } }
 
 // kind tells the nodes of the graph apart; it is printed.
 type kind string

@@ -85,6 +85,9 @@ func (n *node) details() []string {
 		if n.dropHeaders {
 			d = append(d, "without headers")
 		}
+		if n.loop {
+			d = append(d, "loop")
+		}
 	}
 	for _, s := range n.states {
 		d = append(d, "state "+StatePlan{Step: n.name, Name: s.name, Codec: s.codec}.String())

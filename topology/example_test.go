@@ -102,7 +102,7 @@ func ExampleBuilder_Plan_problems() {
 	_, err := b.Plan()
 	fmt.Println(err)
 	// Output:
-	// topology "my app" has 3 problems: application "my app": a name matches ^[A-Za-z0-9._-]{1,128}$; step "in": the name is taken by another source; sink "out": topic "events" is read by source "in": a loop
+	// topology "my app" has 3 problems: application "my app": a name matches ^[A-Za-z0-9._-]{1,128}$; step "in": the name is taken by another source; sink "out": topic "events" is read by source "in": a loop; where that is meant, say so with Loop()
 }
 
 func ExampleOnError() {

@@ -60,7 +60,8 @@ func GroupBy[K, V, K2 any](s Stream[K, V], name string, k serde.Serde[K2], v ser
 }
 
 // GroupByRec is GroupBy with whole records, tombstones and null keys included. When key says that the new key is null,
-// the record goes to the source's OnError policy as ErrNullKey, and so do its errors.
+// the record goes to the source's OnError policy as ErrNullKey, and so do its errors. With ErrTombstone as its error the
+// record is left out under every policy, as GroupBy leaves out tombstones.
 func GroupByRec[K, V, K2 any](s Stream[K, V], name string, k serde.Serde[K2], v serde.Serde[V], key func(*Rec[K, V]) (key K2, null bool, err error), opts ...ExchangeOption) Stream[K2, V] {
 	return addGroupBy(s, name, k, v, key, key == nil, true, opts)
 }

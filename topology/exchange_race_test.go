@@ -52,16 +52,23 @@ func aliasing(t *testing.T) *topology.Plan {
 	joined := topology.Aggregate(in, "joined", serde.Bytes(), func(acc, v []byte) []byte {
 		return append(acc[max(0, len(acc)-20):len(acc):len(acc)], v...)
 	})
+	first := topology.Aggregate(in, "first", serde.Bytes(), func(acc, v []byte) []byte {
+		if len(acc) == 0 {
+			return v
+		}
+		return acc
+	})
 	said := topology.Process(in, "parrot", func() topology.Processor[string, []byte, []byte] { return &parrot{} })
 	totals := topology.Map(topology.Aggregate(in, "totals", totalSerde{}, addTotal), "text", func(_ string, t total) []byte {
 		return fmt.Append(nil, t)
 	})
-	marked := topology.MapRec(topology.Merge("all", last, joined, said, totals), "mark", func(r, out *topology.Rec[string, []byte]) error {
+	marked := topology.MapRec(topology.Merge("to-mark", last, joined), "mark", func(r, out *topology.Rec[string, []byte]) error {
 		out.Value = r.Value
 		out.AddHeader("mark", r.RawKey)
 		return nil
 	})
-	byKey := topology.GroupBy(marked, "by-key", serde.String(), serde.Bytes(), func(k string, v []byte) string { return k[4:] })
+	all := topology.Merge("all", marked, first, said, totals)
+	byKey := topology.GroupBy(all, "by-key", serde.String(), serde.Bytes(), func(k string, v []byte) string { return k[4:] })
 	topology.ToTopic(byKey, "out", "out", serde.String(), serde.Bytes())
 	topology.ToTopic(topology.Last(byKey, "kept", serde.Bytes()), "kept", "kept", serde.String(), serde.Bytes())
 	return planOf(t, b)

@@ -308,6 +308,41 @@ func TestSinksBehindExchangesWriteTheRightBytes(t *testing.T) {
 	g.close()
 }
 
+// Behind a merge of streams in several codecs no sink takes the bytes of one for those of the other.
+func TestSinksBehindAMergeWriteTheRightBytes(t *testing.T) {
+	b := topology.New("app")
+	raw, low := serde.Serde[string](lowering{"raw", false}), serde.Serde[string](lowering{"low", true})
+	a := topology.FromTopic(b, "a", "a", raw, raw)
+	c := topology.FromTopic(b, "c", "c", low, low)
+	topology.ToTopic(topology.Merge("ac", a, c), "low", "low", low, low)
+	topology.ToTopic(topology.Merge("ca", c, a), "too", "too", low, low)
+	topology.ToTopic(topology.Rebalance(topology.Merge("again", c, a), "over", low, low), "over", "over", low, low)
+	g := newGraph(t, planOf(t, b), 1, 128, nil, nil)
+	require.NoError(t, g.process("a", 0, kv(1, "KEY", "VALUE")))
+	require.NoError(t, g.settle(first))
+	for _, sink := range []string{"low", "too", "over"} {
+		require.Equal(t, []string{"key=value"}, pairs(g.out[sink]), sink)
+	}
+	g.close()
+}
+
+// What stands behind a merge is there once in a task.
+func TestAMergeHasOneOperatorBehindIt(t *testing.T) {
+	made := 0
+	b := topology.New("app")
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+	m := topology.Merge("both", topology.Map(in, "a", upper), in)
+	topology.Process(m, "p", func() topology.Processor[string, string, string] { made++; return deafToAll{} })
+	drive(t, b)
+	require.Equal(t, 2, made, "one for the plan, one for the task")
+}
+
+type deafToAll struct{ deaf }
+
+func (deafToAll) Process(*topology.ProcessContext, *topology.Rec[string, string], *topology.Collector[string, string]) error {
+	return nil
+}
+
 // lowering is a codec of strings that encodes in lower case when it says so, which shows who encoded.
 type lowering struct {
 	name  string

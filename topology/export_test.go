@@ -9,4 +9,15 @@ func HeapLen(t *Task) int {
 	return n
 }
 
+// PendingTimers gives how many timers the steps of a task take for pending.
+func PendingTimers(t *Task) int {
+	n := 0
+	for _, op := range t.timed {
+		n += op.(interface{ pending() int }).pending()
+	}
+	return n
+}
+
+func (t *timerRun[K, V, W]) pending() int { return t.p.ctx.timers.live }
+
 func (t *timerRun[K, V, W]) heap() []timer { return t.p.ctx.timers.heap }

@@ -81,7 +81,15 @@ func TestRecordsInFlightRoundTrip(t *testing.T) {
 		require.Equal(t, len(recs), p.Len())
 		require.Positive(t, p.Size())
 		var again [][]byte
-		require.NoError(t, p.Encode(func(_ int, d []byte) error { again = append(again, bytes.Clone(d)); return nil }))
+		require.NoError(t, p.Encode(func(group int, d []byte) error {
+			want := -1
+			if key := recs[len(again)].Key; key != nil {
+				want = element.KeyGroup(key, 128)
+			}
+			require.Equal(t, want, group)
+			again = append(again, bytes.Clone(d))
+			return nil
+		}))
 		require.Equal(t, data, again)
 		require.NoError(t, restored.over().Receive(p))
 		require.Equal(t, sent.out, restored.out)

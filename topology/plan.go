@@ -208,7 +208,7 @@ func (b *Builder) checkNames(note noteFunc) {
 	}
 }
 
-// checkTopics wants valid topics, one source per topic, and no sink that feeds a source.
+// checkTopics wants valid topics, one source per topic, and no sink that feeds a source unless that is said to be meant.
 func (b *Builder) checkTopics(note noteFunc) {
 	read := map[string]string{}
 	for _, n := range b.sources {
@@ -226,8 +226,11 @@ func (b *Builder) checkTopics(note noteFunc) {
 			note(n.kind, n.name, "topic %q: %s", n.topic, topicRule)
 		}
 		if n.kind == kindSink {
-			if src, loop := read[n.topic]; loop {
-				note(n.kind, n.name, "topic %q is read by source %q: a loop", n.topic, src)
+			switch src, loop := read[n.topic]; {
+			case loop && !n.loop:
+				note(n.kind, n.name, "topic %q is read by source %q: a loop; where that is meant, say so with Loop()", n.topic, src)
+			case n.loop && !loop:
+				note(n.kind, n.name, "it has Loop(), but no source reads topic %q", n.topic)
 			}
 		}
 	}

@@ -150,7 +150,7 @@ func TestPlanReportsAllProblemsAtOnce(t *testing.T) {
 		`step "acc": the accumulator serde is nil`,
 		`step "proc": the function is nil`,
 		`step "nilproc": opening it to learn its states: the function gives a nil Processor`,
-		`sink "sink": topic "in" is read by source "a": a loop`,
+		`sink "sink": topic "in" is read by source "a": a loop; where that is meant, say so with Loop()`,
 		`sink "sink": the name is taken by another sink`,
 		`sink "sink": topic "to/pic": ` + topicRule,
 		`sink "sink": the value serde has an empty name`,

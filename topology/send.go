@@ -78,6 +78,10 @@ func (s *sendOp[K, K2, V]) run(from int) (int, error) {
 			continue
 		}
 		key, raw, err := s.rekey(in)
+		if err == ErrTombstone {
+			s.guard.env.Skipped(s.guard.step, ErrTombstone)
+			continue
+		}
 		if err != nil {
 			return i, err
 		}

@@ -406,6 +406,7 @@ func TestTimersMatchAModel(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.Equal(t, want, values(env.Out[0]))
+			require.Equal(t, len(model), topology.PendingTimers(task))
 			next, ok := task.NextTimer()
 			require.Equal(t, len(model) > 0, ok)
 			for i, p := range model {
