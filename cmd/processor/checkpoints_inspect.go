@@ -19,6 +19,8 @@ type inspected struct {
 	StoreID   string     `json:"store_id"`
 	Lineage   []ancestor `json:"lineage"` // nearest first, as far as the directory has it
 	TaskList  []inspTask `json:"task_list"`
+	// Savepoints were cut at the same barrier.
+	Savepoints []inspSavepoint `json:"savepoints"`
 }
 
 type ancestor struct {
@@ -27,11 +29,21 @@ type ancestor struct {
 	Status string `json:"status"` // or "not in the directory"
 }
 
+type inspSavepoint struct {
+	ID     string `json:"id"`
+	Path   string `json:"path"`
+	Digest string `json:"digest"`
+}
+
 type inspTask struct {
 	Task      string      `json:"task"`
 	Positions []inspInput `json:"positions"`
 	States    []inspState `json:"states"`
 	Runs      []inspRun   `json:"runs"` // oldest first
+	// Parallelism and MaxParallelism are those of a stage behind an exchange, 0 of a source.
+	Parallelism    int       `json:"parallelism"`
+	MaxParallelism int       `json:"max_parallelism"`
+	InFlight       []inspRun `json:"in_flight"`
 }
 
 type inspInput struct {
@@ -49,6 +61,7 @@ type inspState struct {
 
 type inspRun struct {
 	File    string `json:"file"`
+	Inline  bool   `json:"inline"` // in the root itself; File is the root that it was written for
 	Offset  int64  `json:"offset"`
 	Bytes   int64  `json:"bytes"`
 	From    uint64 `json:"from"` // changes after this checkpoint
@@ -109,22 +122,39 @@ is the only one of that number. Exit code 22 when it is damaged or not there.`,
 
 func inspect(info snapshot.RootInfo, infos []snapshot.RootInfo) inspected {
 	r := info.Root
-	out := inspected{listed: listedOf(info), Digest: info.Ref.Digest.String(), ClusterID: r.ClusterID, StoreID: r.StoreID, Lineage: lineage(r, infos)}
+	out := inspected{listed: listedOf(info), Digest: info.Ref.Digest.String(), ClusterID: r.ClusterID, StoreID: r.StoreID, Lineage: lineage(r, infos), Savepoints: []inspSavepoint{}}
 	for i := range r.Tasks {
 		e := &r.Tasks[i]
-		t := inspTask{Task: e.Task.String(), Positions: []inspInput{}, States: []inspState{}, Runs: []inspRun{}}
+		t := inspTask{Task: e.Task.String(), Positions: []inspInput{}, States: []inspState{}, Runs: inspRuns(e.Runs),
+			Parallelism: e.Parallelism, MaxParallelism: e.MaxParallelism, InFlight: inspRuns(e.InFlight)}
 		for _, p := range e.Positions {
 			t.Positions = append(t.Positions, inspInput{position{p.Topic, p.Partition, p.Offset}, p.TopicID.String(), p.PartitionCount, p.LeaderEpoch})
 		}
 		for _, s := range e.States {
 			t.States = append(t.States, inspState(s))
 		}
-		for _, run := range e.Runs {
-			t.Runs = append(t.Runs, inspRun{run.File, run.Offset, run.Length, uint64(run.From), uint64(run.To), run.Full, run.Entries, run.Digest.String()})
-		}
 		out.TaskList = append(out.TaskList, t)
 	}
+	for _, s := range r.Savepoints {
+		out.Savepoints = append(out.Savepoints, inspSavepoint{s.ID, s.Path, s.Digest.String()})
+	}
 	return out
+}
+
+func inspRuns(runs []snapshot.RunRef) []inspRun {
+	out := []inspRun{}
+	for _, r := range runs {
+		out = append(out, inspRun{r.File, r.IsInline(), r.Offset, r.Length, uint64(r.From), uint64(r.To), r.Full, r.Entries, r.Digest.String()})
+	}
+	return out
+}
+
+// place says where a run lies.
+func (r *inspRun) place() string {
+	if r.Inline {
+		return "in the root"
+	}
+	return fmt.Sprintf("at %d of %s", r.Offset, r.File)
 }
 
 // lineage follows the predecessors until one is not in the directory. Each is older than the one before, so it ends.
@@ -161,8 +191,14 @@ func printInspected(w io.Writer, c inspected) {
 		}
 		fmt.Fprintf(w, "  %-11s %s (%s)\n", what, a.Name, a.Status)
 	}
+	for _, s := range c.Savepoints {
+		fmt.Fprintf(w, "  %-11s %s at %s\n", "savepoint", s.ID, s.Path)
+	}
 	for _, t := range c.TaskList {
 		fmt.Fprintf(w, "task %s\n", t.Task)
+		if t.Parallelism > 0 {
+			fmt.Fprintf(w, "  subtask     one of %d, of %d key groups\n", t.Parallelism, t.MaxParallelism)
+		}
 		for _, p := range t.Positions {
 			fmt.Fprintf(w, "  position    %s/%d at offset %d (topic id %s, %d partitions, leader epoch %d)\n", p.Topic, p.Partition, p.Offset, p.TopicID, p.Partitions, p.LeaderEpoch)
 		}
@@ -174,7 +210,10 @@ func printInspected(w io.Writer, c inspected) {
 			if r.Full {
 				kind = "full"
 			}
-			fmt.Fprintf(w, "  run         (%d, %d] %s, %d entries, %d bytes at %d of %s\n", r.From, r.To, kind, r.Entries, r.Bytes, r.Offset, r.File)
+			fmt.Fprintf(w, "  run         (%d, %d] %s, %d entries, %d bytes %s\n", r.From, r.To, kind, r.Entries, r.Bytes, r.place())
+		}
+		for _, r := range t.InFlight {
+			fmt.Fprintf(w, "  in flight   %d records, %d bytes %s\n", r.Entries, r.Bytes, r.place())
 		}
 	}
 }

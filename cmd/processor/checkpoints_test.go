@@ -375,3 +375,26 @@ func TestCheckpointsListMarksWhatTheGroupNames(t *testing.T) {
 	code, _, stderr = s.look("list", "--dir", s.dir, "--brokers", "127.0.0.1:1")
 	require.Equal(t, 10, code, stderr)
 }
+
+func TestInspectShowsStagesAndWhatLiesInTheRoot(t *testing.T) {
+	subtask := func(i int) snapshot.TaskEntry {
+		return snapshot.TaskEntry{Task: element.TaskID{Source: "by-user", Partition: int32(i)}, Parallelism: 2, MaxParallelism: 128}
+	}
+	a, b := subtask(0), subtask(1)
+	a.Runs = []snapshot.RunRef{{File: "shop/i-1/chk-1-0000000000000abc.root", Inline: "bytes", Length: 5, To: 1, Entries: 1}}
+	b.InFlight = []snapshot.RunRef{{File: "shop/i-1/chk-2-0000000000000abc.data", FileSize: 90, Offset: 10, Length: 80, From: 2, To: 2, Entries: 3}}
+	info := snapshot.RootInfo{Instance: "i-1", Root: &snapshot.Root{Tasks: []snapshot.TaskEntry{a, b}, Savepoints: []snapshot.SavepointRef{{ID: "sp-1", Path: "/sp/1"}}}}
+	c := inspect(info, nil)
+	var out strings.Builder
+	printInspected(&out, c)
+	for _, line := range []string{
+		"savepoint   sp-1 at /sp/1",
+		"subtask     one of 2, of 128 key groups",
+		"run         (0, 1] delta, 1 entries, 5 bytes in the root",
+		"in flight   3 records, 80 bytes at 10 of shop/i-1/chk-2-0000000000000abc.data",
+	} {
+		require.Contains(t, out.String(), "  "+line+"\n")
+	}
+	require.True(t, c.TaskList[0].Runs[0].Inline)
+	require.EqualValues(t, 3, c.TaskList[1].InFlight[0].Entries)
+}
