@@ -27,6 +27,10 @@
 //	    and within what one process writes. Those of two instances mean nothing to each other.
 //	I9  A marker goes for good before its root, a root before what it names. A marker without its root is a lost root; who
 //	    writes one late looks whether the root is still there.
+//	I10 A root is the truth about all subtasks of the stages behind exchanges that it holds, and about what was on the way to
+//	    them: they start from the one root that the handles of all source tasks name, never from several. A key belongs to one
+//	    subtask and so does a record in flight, whatever the parallelism becomes.
+//	I11 A run that lies in a root is carried along by the roots that follow until it is merged; what they carry is bounded.
 //
 // Layout below the checkpoint directory (docs/format describes the files):
 //
@@ -42,6 +46,6 @@
 //
 // Files: names.go names and paths, errors.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
-// list.go, instances.go, announce.go, persist.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go,
-// cleangone.go, resolve.go with refusal.go, recover.go.
+// list.go, instances.go, announce.go, persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go,
+// clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go.
 package snapshot
