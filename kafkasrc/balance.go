@@ -2,6 +2,7 @@ package kafkasrc
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,8 +15,10 @@ type candidate struct {
 	name       string // the instance id, or the member id: what the order goes by
 	topics     []string
 	together   [][]string
+	whole      bool  // it cannot do with a part of the partitions
 	generation int32 // of the round that owned was given in
 	owned      []element.TopicPartition
+	made       map[string]int // the partition counts that its last assignment was made for
 }
 
 // unit is what goes to a member as a whole: partition number partition of the topics of a group that have it.
@@ -29,6 +32,9 @@ type unit struct {
 // It is a pure function of its arguments, and the order of members and of what they own does not matter. counts are the
 // numbers of partitions.
 func plan(members []candidate, counts map[string]int32) map[string][]element.TopicPartition {
+	if wholly(members) {
+		return planWhole(members, counts)
+	}
 	p := newPlanner(members, counts)
 	p.allot()
 	return p.hand()
@@ -84,6 +90,20 @@ func (p *planner) known(counts map[string]int32) map[string]int32 {
 		}
 	}
 	return known
+}
+
+// raised completes the counts by what earlier assignments were made for: the metadata of a member that has just become the
+// leader may be a minute older than those of the last one, and topics do not shrink.
+func raised(members []candidate, counts map[string]int32) map[string]int32 {
+	out := maps.Clone(counts)
+	for _, m := range members {
+		for topic, n := range m.made {
+			if _, wanted := out[topic]; wanted && n <= maxPartitions {
+				out[topic] = max(out[topic], int32(n))
+			}
+		}
+	}
+	return out
 }
 
 // groups gives the topics that somebody is interested in, those that any member wants together in one group. A group

@@ -25,6 +25,7 @@ const (
 	noteVersion      = 1
 	maxNote          = 1 << 20 // of what a member or the leader adds to the protocol's own fields
 	maxForcedRejoins = 3
+	maxPartitions    = 1 << 20 // of a topic, that a member's word is taken for
 )
 
 // copartitioned is the balancer of the group: sticky, cooperative, and with units of several topics. A unit is partition
@@ -52,8 +53,13 @@ const (
 // for. A static member that restarts gets the assignment of before without a round; it sees then whether the group must
 // be balanced anew. It must be also when the assignment takes something away from the member: what moves goes to its new
 // owner in the round that follows when this member joins again, and the process that was to do so is gone.
+//
+// With whole, all of this is about one unit, which has all partitions of all topics: see planWhole. A member that needs it
+// so takes nothing of an assignment that was made for sharing, as a static member is given one whose topology has changed
+// while it restarted.
 type copartitioned struct {
 	together [][]string
+	whole    bool
 
 	mu        sync.Mutex
 	interests []string       // of the last join
@@ -71,6 +77,9 @@ type copartitioned struct {
 type memberNote struct {
 	V        int        `json:"v"`
 	Together [][]string `json:"together,omitempty"`
+	Whole    bool       `json:"whole,omitempty"`
+	// Partitions are the counts of the last assignment: the next leader may have older metadata.
+	Partitions map[string]int `json:"partitions,omitempty"`
 }
 
 type leaderNote struct {
@@ -78,13 +87,15 @@ type leaderNote struct {
 	Generation int32          `json:"generation"`
 	Interests  string         `json:"interests"`
 	Partitions map[string]int `json:"partitions"`
+	// Whole: one member has everything.
+	Whole bool `json:"whole,omitempty"`
 	// GivesUp is the member's id when the assignment takes something away from it, so that it has to join again.
 	GivesUp string `json:"gives_up,omitempty"`
 }
 
 // newCopartitioned checks the groups: their topics are among those to consume, and each is in one group at most.
-func newCopartitioned(topics []string, together [][]string) (*copartitioned, error) {
-	b := &copartitioned{round: -1}
+func newCopartitioned(topics []string, together [][]string, whole bool) (*copartitioned, error) {
+	b := &copartitioned{whole: whole, round: -1}
 	seen := map[string]bool{}
 	for _, g := range together {
 		g = slices.Clone(g)
@@ -116,8 +127,8 @@ func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][
 	meta.Version, meta.Topics = metadataVersion, interests
 	b.mu.Lock()
 	b.interests, meta.Generation = slices.Clone(interests), b.round
+	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.made})
 	b.mu.Unlock()
-	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together})
 	for _, topic := range slices.Sorted(maps.Keys(owned)) {
 		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
 		part.Topic, part.Partitions = topic, owned[topic]
@@ -148,7 +159,7 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 			cb.SetError(fmt.Errorf("member %s: %w", c.name, err))
 			return
 		}
-		c.together = note.Together
+		c.together, c.whole, c.made = note.Together, note.Whole, note.Partitions
 		for _, o := range meta.OwnedPartitions {
 			for _, p := range o.Partitions {
 				c.owned = append(c.owned, element.TopicPartition{Topic: o.Topic, Partition: p})
@@ -156,13 +167,14 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 		}
 		members = append(members, c)
 	})
-	note := leaderNote{V: noteVersion, Generation: cb.Info().Generation, Partitions: make(map[string]int, len(counts))}
+	note := leaderNote{V: noteVersion, Generation: cb.Info().Generation, Partitions: make(map[string]int, len(counts)), Whole: wholly(members)}
+	counts = raised(members, counts)
 	for t, n := range counts {
 		note.Partitions[t] = int(n)
 	}
 	out := &assignments{note: note, to: plan(members, counts), interests: map[string]string{}, givesUp: map[string]bool{}}
 	for _, m := range members {
-		out.interests[m.id] = fingerprint(m.topics, m.together)
+		out.interests[m.id] = fingerprint(m.topics, m.together, m.whole)
 		out.givesUp[m.id] = slices.ContainsFunc(m.owned, func(tp element.TopicPartition) bool { return !slices.Contains(out.to[m.id], tp) })
 	}
 	return out
@@ -219,10 +231,16 @@ func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.round, b.made, b.owes, b.outdated = note.Generation, note.Partitions, note.GivesUp, ""
-	if note.V != 0 && note.Interests != fingerprint(b.interests, b.together) {
+	if note.V != 0 && note.Interests != fingerprint(b.interests, b.together, b.whole) {
 		b.outdated = "the assignment was made for other topics of this instance"
+		if b.whole && !note.Whole {
+			b.outdated = "the assignment gives a part of the partitions to an instance that needs all or none"
+		}
 	}
 	out := make(map[string][]int32, len(in.Topics))
+	if b.whole && !note.Whole {
+		return out, nil
+	}
 	for _, t := range in.Topics {
 		if b.consumes(t.Topic) {
 			out[t.Topic] = append(out[t.Topic], t.Partitions...)
@@ -267,10 +285,14 @@ func (b *copartitioned) rejoin(member string, exists func(topic string, partitio
 }
 
 // fingerprint stands for a member's interests.
-func fingerprint(topics []string, together [][]string) string {
+func fingerprint(topics []string, together [][]string, whole bool) string {
 	topics = slices.Clone(topics)
 	slices.Sort(topics)
-	sum := sha256.Sum256(mustJSON([]any{topics, together}))
+	of := []any{topics, together}
+	if whole {
+		of = append(of, "whole")
+	}
+	sum := sha256.Sum256(mustJSON(of))
 	return hex.EncodeToString(sum[:8])
 }
 

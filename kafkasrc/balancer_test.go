@@ -49,9 +49,9 @@ func balanced(t *testing.T, b *copartitioned, counts map[string]int32, members .
 
 func TestBalancerTalksToItselfThroughTheBroker(t *testing.T) {
 	topics := []string{"a", "b", "c"}
-	leader, err := newCopartitioned(topics, [][]string{{"b", "a"}})
+	leader, err := newCopartitioned(topics, [][]string{{"b", "a"}}, false)
 	require.NoError(t, err)
-	other, err := newCopartitioned(topics, [][]string{{"a", "b"}, {"c"}})
+	other, err := newCopartitioned(topics, [][]string{{"a", "b"}, {"c"}}, false)
 	require.NoError(t, err)
 	require.Equal(t, leader.together, other.together, "the order in the configuration does not matter, nor a group of one")
 	counts := map[string]int32{"a": 4, "b": 4, "c": 2}
@@ -69,7 +69,7 @@ func TestBalancerTalksToItselfThroughTheBroker(t *testing.T) {
 	require.Contains(t, other.rejoin("m2", have(3)), "topic c has more than the 2 partitions")
 
 	// Restarted with other topics, it is given what it had and takes of it what it still can.
-	newer, err := newCopartitioned([]string{"a", "c", "d"}, [][]string{{"a", "d"}})
+	newer, err := newCopartitioned([]string{"a", "c", "d"}, [][]string{{"a", "d"}}, false)
 	require.NoError(t, err)
 	newer.JoinGroupMetadata([]string{"a", "c", "d"}, nil, -1)
 	kept, err := newer.ParseSyncAssignment(out["m1"])
@@ -88,7 +88,7 @@ func TestBalancerTalksToItselfThroughTheBroker(t *testing.T) {
 // What was taken away from a member goes to nobody before it joins again. The process that was to do that may be gone, and
 // the one that has its place under another member id knows of nothing that it would have to give up.
 func TestARestartedMemberPaysWhatItsPredecessorOwes(t *testing.T) {
-	b, err := newCopartitioned([]string{"a"}, nil)
+	b, err := newCopartitioned([]string{"a"}, nil, false)
 	require.NoError(t, err)
 	out := balanced(t, b, map[string]int32{"a": 4},
 		asMember(t, b, "m1", "i1", []string{"a"}, map[string][]int32{"a": {0, 1, 2, 3}}, 3), asMember(t, b, "m2", "i2", []string{"a"}, nil, -1))
@@ -103,7 +103,7 @@ func TestARestartedMemberPaysWhatItsPredecessorOwes(t *testing.T) {
 
 // A member whose sync was answered with a further round has a generation in which it was given nothing.
 func TestAClaimIsOfTheRoundThatItWasGivenIn(t *testing.T) {
-	b, err := newCopartitioned([]string{"a"}, nil)
+	b, err := newCopartitioned([]string{"a"}, nil, false)
 	require.NoError(t, err)
 	claims := func(owned map[string][]int32, joined int32) int32 {
 		meta := kmsg.NewConsumerMemberMetadata()
@@ -123,7 +123,7 @@ func TestAClaimIsOfTheRoundThatItWasGivenIn(t *testing.T) {
 }
 
 func TestBalancerTakesNothingForGranted(t *testing.T) {
-	b, err := newCopartitioned([]string{"a"}, nil)
+	b, err := newCopartitioned([]string{"a"}, nil, false)
 	require.NoError(t, err)
 	got, err := b.ParseSyncAssignment(nil)
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestBalancerTakesNothingForGranted(t *testing.T) {
 	require.ErrorContains(t, err, "member i1")
 
 	for says, groups := range map[string][][]string{"not consumed": {{"a", "b"}}, "twice": {{"a"}, {"a"}}} {
-		_, err = newCopartitioned([]string{"a"}, groups)
+		_, err = newCopartitioned([]string{"a"}, groups, false)
 		require.ErrorContains(t, err, says)
 	}
 	_, err = JoinGroup(t.Context(), GroupConfig{Group: "g", InstanceID: "i", Topics: []string{"a"}, CoPartitioned: [][]string{{"x"}}})

@@ -16,7 +16,8 @@
 //	I3  The Group's client fetches no records.
 //	I4  A unit of the group (balancer.go: the partitions of one number of topics that go together) has one owner at a
 //	    time, who has all of it. It is given to another only when no member claims a part of it any more; a claim
-//	    counts by the generation in which it was given, not by that of the last join.
+//	    counts by the generation in which it was given, not by that of the last join. In a whole group (whole.go) there
+//	    is one unit, which has everything.
 //	I5  Deliveries of one partition are in offset order without overlap: every Delivery starts at or above the Next
 //	    of the one before, and Next only grows.
 //	I6  Next passes everything that a reader of committed records can never see: transaction markers, aborted
@@ -35,6 +36,7 @@
 // Close too. Fetcher has none besides kgo's: Run is the caller's goroutine.
 //
 // Files: group.go (joining, leaving, the poll loop), balancer.go (the protocol of the balancer), balance.go (its plan),
-// even.go (the numbers of the plan), ownership.go (epochs and fences), fetcher.go (the fetch loop),
+// even.go (the numbers of the plan), whole.go (the plan of a group in which one member has everything), ownership.go
+// (epochs and fences), fetcher.go (the fetch loop),
 // streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch).
 package kafkasrc

@@ -43,6 +43,9 @@ type GroupConfig struct {
 	// CoPartitioned are groups of topics of which one member is to have the partitions of the same number. A topic in
 	// none of them is shared out by itself; in two it must not be.
 	CoPartitioned [][]string
+	// Whole gives all partitions of all topics to one member; the others stand by, and one of them takes over when it is
+	// gone. All members should say the same. While they differ, as in a rolling change, it is so for all.
+	Whole bool
 	// BeforeRevoke, when set, is called before partitions are given up in a rebalance, while the epoch still holds
 	// and the group waits; ctx ends after RevokeBudget. It may take a last checkpoint: commits count all the time. It is
 	// not called when the membership is lost (also when the member has come back under another id and learns only then
@@ -84,7 +87,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	bal, err := newCopartitioned(cfg.Topics, cfg.CoPartitioned)
+	bal, err := newCopartitioned(cfg.Topics, cfg.CoPartitioned, cfg.Whole)
 	if err != nil {
 		return nil, fmt.Errorf("group %s: %w", cfg.Group, err)
 	}

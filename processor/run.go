@@ -180,7 +180,7 @@ func (s *service) openKafka(ctx context.Context) error {
 		inputs = append(inputs, src.Topic)
 	}
 	s.group, err = kafkasrc.JoinGroup(ctx, kafkasrc.GroupConfig{
-		Kafka: s.kafka(), Group: s.plan.Application, InstanceID: s.instance, SessionTimeout: s.cfg.SessionTimeout, Topics: inputs, Logger: s.log,
+		Kafka: s.kafka(), Group: s.plan.Application, InstanceID: s.instance, SessionTimeout: s.cfg.SessionTimeout, Topics: inputs, Whole: s.plan.HasExchange(), Logger: s.log,
 		BeforeRevoke: s.beforeRevoke,
 	})
 	if err != nil {
