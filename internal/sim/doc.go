@@ -42,7 +42,8 @@
 // Planted bugs (bug.go) are mistakes of the models or of the driver, never of the code under test; each has to be found
 // within 500 schedules.
 //
-// The exhaustive tests take chance out of it and kill the process before every step of two checkpoints, once and twice;
+// The exhaustive tests take chance out of it and kill the process before every step of two checkpoints, once and twice, and
+// of several in flight of which some are abandoned;
 // and with two owners, they kill or freeze either of them before every step of a hand-over, and then again. The scenarios
 // are schedules that once went wrong, and some that might: faults at given steps, the way there random.
 //

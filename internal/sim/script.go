@@ -14,6 +14,9 @@ type script struct {
 	handover bool
 	begun    bool
 	interval time.Duration // of checkpoints, 0 = the short one
+	// concurrent is how many checkpoints may be in flight, 0 = 1. decline is which persisting of the run fails, 0 = none; it
+	// is tolerated.
+	concurrent, decline, persists int
 
 	from, to int // the steps of the window, noted by a run in which nothing goes wrong
 }
@@ -29,6 +32,15 @@ type scriptedEvent struct {
 	silent bool
 	// away is how long it takes until there is a process again.
 	away time.Duration
+}
+
+// declines reports that this persisting is the one that fails.
+func (s *script) declines() bool {
+	if s == nil {
+		return false
+	}
+	s.persists++
+	return s.persists == s.decline
 }
 
 // scriptedCrash lets processes die or freeze before a step of the script. It reports that the step does not happen, or

@@ -135,6 +135,12 @@ func newWorld(cfg Config) *world {
 		w.concurrent = [...]int{1, 1, 3}[modes.IntN(3)]
 		w.tolerable = [...]int{0, 2, checkpoint.Unlimited}[modes.IntN(3)]
 	}
+	if s := cfg.script; s != nil {
+		w.concurrent = max(1, s.concurrent)
+		if s.decline > 0 {
+			w.tolerable = 1
+		}
+	}
 	w.heap = make([]work, 0, 128)
 	w.disk = newDisk(w)
 	w.broker = newBroker(w)

@@ -110,7 +110,7 @@ func (a *attempt) persist(id element.CheckpointID) {
 	}
 	runs := map[element.TaskID]snapshot.RunRef{}
 	a.io(a.stop(p), func() error {
-		if a.p.w.tolerable != 0 && !a.p.w.healed && a.p.w.chance(12) {
+		if w := a.p.w; w.cfg.script.declines() || (w.tolerable != 0 && !w.healed && w.chance(12)) {
 			return fault.Restartf(fault.CheckpointDir, "no space for a moment")
 		}
 		refs, err := a.p.repo.Persist(context.Background(), p.name, deltas)
