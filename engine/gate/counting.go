@@ -32,9 +32,6 @@ func (c *counting) blocked(int) bool              { return false }
 func (c *counting) recording(int) bool            { return false }
 
 func (c *counting) barrier(in int, b Barrier) {
-	if b.ID <= c.high[in] {
-		return
-	}
 	c.reach(in, b.ID)
 	if b.ID > c.g.passed && (c.find(b.ID) != nil || !c.overruled(b.ID)) {
 		c.entry(b.ID).got[in] = true

@@ -241,10 +241,7 @@ func (x *exact) captured() {
 }
 
 // cancel: the running checkpoint is called off.
-func (x *exact) cancel(_ int, _ Barrier) {
-	x.giveUp()
-	x.drain()
-}
+func (x *exact) cancel(_ int, _ Barrier) { x.giveUp() }
 
 // refuse: a checkpoint that has not begun here is called off. On the channel that says so nothing lower can follow, so
 // what is running will never be complete.
@@ -255,7 +252,6 @@ func (x *exact) refuse(_ int, b Barrier) {
 	if b.ID > x.g.passed {
 		x.decide(b)
 	}
-	x.drain()
 }
 
 // decide aborts what has not begun.

@@ -43,7 +43,7 @@ type Barrier struct {
 	ID element.CheckpointID
 	// Unaligned: it overtakes what is queued.
 	Unaligned bool
-	// Timeout: it starts aligned and may switch to unaligned.
+	// Timeout: it starts aligned and may switch to unaligned. It means nothing with Unaligned.
 	Timeout bool
 }
 
@@ -201,7 +201,6 @@ func (g *Gate) flags(b Barrier) Barrier {
 	if g.mode != Unaligned {
 		return Barrier{ID: b.ID}
 	}
-	b.Timeout = b.Timeout && !b.Unaligned
 	return b
 }
 

@@ -17,9 +17,11 @@ func TestGarbageIsHarmless(t *testing.T) {
 		g := New(inputs, mode, Feedback(rapid.IntRange(-1, 4).Draw(t, "feedback")), After(element.CheckpointID(rapid.IntRange(0, 3).Draw(t, "after"))))
 		snapshots, aborts := map[element.CheckpointID]int{}, map[element.CheckpointID]int{}
 		blocked := map[int]bool{}
+		base := 0
 		for range rapid.IntRange(1, 300).Draw(t, "events") {
+			base += rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1}).Draw(t, "on")
 			in := rapid.IntRange(-2, 5).Draw(t, "input")
-			b := Barrier{ID: element.CheckpointID(rapid.IntRange(0, 200).Draw(t, "id")), Unaligned: rapid.Bool().Draw(t, "u"), Timeout: rapid.Bool().Draw(t, "t")}
+			b := Barrier{ID: element.CheckpointID(base + rapid.IntRange(0, 4).Draw(t, "id")), Unaligned: rapid.Bool().Draw(t, "u"), Timeout: rapid.Bool().Draw(t, "t")}
 			var actions []Action
 			switch rapid.IntRange(0, 20).Draw(t, "event") {
 			case 0, 1, 2, 3, 4:
@@ -65,6 +67,43 @@ func TestGarbageIsHarmless(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWhatIsKeptIsBounded: a coordinator that triggers and cancels for ever, while the inputs say nothing, or everything
+// but the end.
+func TestWhatIsKeptIsBounded(t *testing.T) {
+	g := New(2, Aligned)
+	x := g.h.(*exact)
+	for n := element.CheckpointID(1); n <= maxPending; n++ {
+		require.Empty(t, g.Trigger(Barrier{ID: n}))
+	}
+	// The oldest one has begun, through an input, and there is one too many: it is given up once.
+	require.Equal(t, []Action{Block{Input: 0, ID: 1}}, g.Barrier(0, Barrier{ID: 1}))
+	require.Equal(t, []Action{Abort{ID: 1}, Unblock{}}, g.Trigger(Barrier{ID: maxPending + 1}))
+	require.Equal(t, []Action{Abort{ID: 2}}, g.Trigger(Barrier{ID: maxPending + 2}))
+	require.Equal(t, []Action{Abort{ID: 3}}, g.Cancelled(Coordinator, maxPending+3))
+	require.Len(t, x.triggered, maxPending)
+	// The ends bring them all.
+	require.Empty(t, g.Ended(0))
+	actions := g.Ended(1)
+	require.Len(t, actions, maxPending)
+	require.Equal(t, Snapshot{ID: 4, Forward: Barrier{ID: 4}}, actions[0])
+	require.Equal(t, Abort{ID: maxPending + 3}, actions[maxPending-1])
+
+	g = New(2, Aligned)
+	x = g.h.(*exact)
+	for n := element.CheckpointID(1); n <= 1000; n++ {
+		require.Empty(t, g.Cancelled(Coordinator, n))
+		require.Equal(t, []Action{Abort{ID: n}}, g.Barrier(int(n)%2, Barrier{ID: n}))
+		require.Empty(t, g.Barrier(int(n+1)%2, Barrier{ID: n}))
+		require.Empty(t, x.refused)
+		require.Empty(t, x.triggered)
+	}
+	g = New(2, Counting)
+	for n := element.CheckpointID(1); n <= 1000; n++ {
+		g.Cancelled(Coordinator, n)
+		require.LessOrEqual(t, len(g.h.(*counting).count), maxPending)
+	}
 }
 
 // TestTheTableIsComplete: every cell that is empty is empty on purpose.

@@ -32,6 +32,9 @@ func replay(s settings) string {
 // TestSchedules runs the model network with settings and interleavings drawn from seeds.
 func TestSchedules(t *testing.T) {
 	first, last := uint64(1), uint64(*schedules)
+	if testing.Short() {
+		last /= 6
+	}
 	if *seed != 0 {
 		first, last = *seed, *seed
 	}
