@@ -292,8 +292,8 @@ type slowWriters struct {
 	made func(element.TaskID)
 }
 
-func (s slowWriters) Writer(task element.TaskID, behind element.CheckpointID) SinkWriter {
-	w := s.Sink.Writer(task, behind)
+func (s slowWriters) Writer(task element.TaskID, behind ...element.CheckpointID) SinkWriter {
+	w := s.Sink.Writer(task, behind...)
 	s.made(task)
 	return w
 }

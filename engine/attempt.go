@@ -32,6 +32,11 @@ type attempt struct {
 	kept   map[element.TaskID]*keptState // what the last attempt left in memory; nil once the first tasks are restored
 	lastID element.CheckpointID          // highest id in any handle seen, or given
 
+	par      parallelism // of the exchanges
+	brake    *brake      // nil without exchanges
+	redrawn  bool        // the assignment has changed: this attempt ends with a last checkpoint, and the next one has the new partitions
+	finished bool        // all inputs have ended
+
 	joining     *intake                           // partitions on their way in; one intake at a time
 	joined      chan *intake                      // the same when its goroutine is done with it
 	left        map[element.TopicPartition]uint64 // ownership epochs that are over: tasks have left with them, or none came
@@ -43,7 +48,7 @@ type attempt struct {
 	stopIn context.CancelFunc // stops the source alone
 
 	co      *checkpoint.Coordinator
-	pending *pending
+	pending []*pending // the checkpoints in flight, oldest first
 	// released is closed when the output held back behind the last committed barrier has flowed on.
 	released <-chan struct{}
 	last     *snapshot.RootRef // newest committed root of this instance
@@ -60,6 +65,8 @@ type owned struct {
 	epoch     uint64             // the ownership epoch of its partition
 	fresh     bool               // has no committed offset yet
 	fed       bool               // records come to it
+	rescaled  bool               // its state was read from other tasks of the checkpoint: nothing on disk is its own yet
+	over      bool               // no record comes to it any more
 	halted    bool               // it was told to take no records any more
 	gone      atomic.Bool        // it has left; set before quit is called
 	quit      func()             // ends its goroutine
@@ -121,6 +128,10 @@ func (a *attempt) prepare() error {
 	for _, t := range in.tasks {
 		a.admit(t)
 	}
+	if a.brake != nil && err == nil {
+		a.wire()
+		err = in.replayAll(decisions)
+	}
 	a.forgetLost() // also when some could not be restored: this attempt has what the next one compares with
 	if err != nil {
 		return err
@@ -148,7 +159,9 @@ func (a *attempt) forgetLost() {
 func (a *attempt) startAll() error {
 	positions := make([]element.Position, 0, len(a.order))
 	for _, id := range a.order {
-		positions = append(positions, a.tasks[id].position)
+		if t := a.tasks[id]; !t.exchange {
+			positions = append(positions, t.position)
+		}
 	}
 	var err error
 	if a.source, err = a.r.ports.NewSource(positions); err != nil {
@@ -157,8 +170,9 @@ func (a *attempt) startAll() error {
 	a.feed.pause, a.feed.resume = a.source.Pause, a.source.Resume
 	for _, id := range a.order {
 		t := a.tasks[id]
-		a.feed.add(t.position.TopicPartition, t.inbox)
-		t.fed = true
+		if t.fed = true; !t.exchange {
+			a.feed.add(t.position.TopicPartition, t.inbox)
+		}
 		a.startTask(t)
 	}
 	feedCtx, stop := context.WithCancel(a.ctx)
@@ -266,6 +280,17 @@ func (a *attempt) announce() {
 }
 
 const abortTimeout = 10 * time.Second
+
+// drained: the final checkpoint is committed.
+func (a *attempt) drained() error {
+	switch {
+	case a.redrawn && a.stop.Err() == nil:
+		return errRedrawn
+	case a.finished:
+		return errFinished
+	}
+	return errStopped
+}
 
 var errAttemptOver = errors.New("attempt over")
 

@@ -3,10 +3,12 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 )
 
 // Config is what an engine needs to know besides the plan and the ports.
@@ -20,6 +22,23 @@ type Config struct {
 	Interval          time.Duration
 	CheckpointTimeout time.Duration
 	MinPause          time.Duration
+	// MaxConcurrent and TolerableFailures (checkpoint.Unlimited: any number) are the checkpointing settings of these names,
+	// TransactionTimeout is that of the Kafka transactions: it bounds how long failures are tolerated.
+	MaxConcurrent      int
+	TolerableFailures  int
+	TransactionTimeout time.Duration
+	// AtLeastOnce: barriers hold nothing up behind an exchange, and the sinks hold nothing back.
+	AtLeastOnce bool
+	// Unaligned: barriers overtake records on the way, which become part of the checkpoint. With an AlignedTimeout above 0 a
+	// checkpoint begins aligned, and a task whose barriers have not come together by then goes on unaligned.
+	Unaligned      bool
+	AlignedTimeout time.Duration
+	// Parallelism is the number of subtasks of an exchange that does not say it itself. Default: the number of CPUs, at most
+	// 8. MaxParallelism is the number of key groups, the most that a parallelism can be. Default 128.
+	Parallelism, MaxParallelism int
+	// ChannelRecords bounds the records on the way from one task to one subtask of an exchange. Default 1024.
+	ChannelRecords int
+
 	// CleanGroupInterval is the least time between two calls of Ports.CleanGroup. Default 1 min.
 	CleanGroupInterval time.Duration
 	// InboxRecords bounds the records that wait in front of one task. Default 8192.
@@ -59,6 +78,15 @@ func (c Config) withDefaults() Config {
 	if c.BackoffMultiplier == 0 {
 		c.BackoffMultiplier = 1.5
 	}
+	if c.Parallelism == 0 {
+		c.Parallelism = min(runtime.NumCPU(), 8)
+	}
+	if c.MaxParallelism == 0 {
+		c.MaxParallelism = element.DefaultMaxParallelism
+	}
+	if c.ChannelRecords == 0 {
+		c.ChannelRecords = 1024
+	}
 	if c.InboxRecords == 0 {
 		c.InboxRecords = 8192
 	}
@@ -75,7 +103,19 @@ func (c Config) withDefaults() Config {
 func (c Config) checkpointing() checkpoint.Config {
 	return checkpoint.Config{
 		Interval: c.Interval, First: min(c.Interval, firstCheckpoint), Timeout: c.CheckpointTimeout, MinPause: c.MinPause,
+		MaxConcurrent: c.MaxConcurrent, TolerableFailures: c.TolerableFailures, TransactionTimeout: c.TransactionTimeout,
 	}
+}
+
+// gateMode is how tasks behind an exchange treat barriers.
+func (c Config) gateMode() gate.Mode {
+	switch {
+	case c.AtLeastOnce:
+		return gate.Counting
+	case c.Unaligned:
+		return gate.Unaligned
+	}
+	return gate.Aligned
 }
 
 // validate reports every problem at once.
@@ -93,6 +133,12 @@ func (c Config) validate() error {
 	bad(c.Instance == "", "instance is empty")
 	bad(c.Incarnation == 0, "incarnation is zero")
 	bad(c.InboxRecords < 1, "inbox records %d: want at least 1", c.InboxRecords)
+	bad(c.ChannelRecords < 1, "channel records %d: want at least 1", c.ChannelRecords)
+	bad(c.MaxParallelism < 1 || c.MaxParallelism > 1<<15, "max parallelism %d: want 1 to 32768", c.MaxParallelism)
+	bad(c.Parallelism < 1 || c.Parallelism > c.MaxParallelism, "parallelism %d: want 1 to the max parallelism, %d", c.Parallelism, c.MaxParallelism)
+	bad(c.Unaligned && c.AtLeastOnce, "unaligned checkpoints with at-least-once: they are for exactly-once only")
+	bad(c.Unaligned && c.MaxConcurrent > 1, "unaligned checkpoints with max-concurrent %d: one at a time only", c.MaxConcurrent)
+	bad(c.AlignedTimeout > 0 && !c.Unaligned, "aligned timeout %s without unaligned checkpoints", c.AlignedTimeout)
 	bad(c.UncommittedLimit < 1, "uncommitted limit %d: want at least 1 byte", c.UncommittedLimit)
 	bad(c.MaxChain < 1, "max chain %d: want at least 1", c.MaxChain)
 	bad(c.BackoffMultiplier < 1, "backoff multiplier %g: want at least 1", c.BackoffMultiplier)

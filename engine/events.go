@@ -6,6 +6,7 @@ import (
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
 // eventKind says what happened.
@@ -23,6 +24,8 @@ const (
 	evJoined                     // partitions that came later are ready, or are not
 	evRevoke                     // the group wants partitions back
 	evHalted                     // a task takes no records any more
+	evDeclined                   // a task cannot take its part in a checkpoint
+	evEnded                      // no record comes to a task any more
 	evFailed                     // a task or the source failed
 	evDrained                    // the source has stopped after the wish to stop
 )
@@ -35,11 +38,11 @@ type event struct {
 	ack  taskAck
 	err  error
 
-	runs    map[element.TaskID]snapshot.RunRef // evPersisted
-	persist checkpoint.PersistStats            // evPersisted
-	root    snapshot.RootRef                   // evRoot
-	merged  *mergeRound                        // evMerged
-	revoke  *revocation                        // evRevoke
+	runs    map[element.TaskID]snapshot.Persisted // evPersisted
+	persist checkpoint.PersistStats               // evPersisted
+	root    snapshot.RootRef                      // evRoot
+	merged  *mergeRound                           // evMerged
+	revoke  *revocation                           // evRevoke
 }
 
 // taskAck is what a task says when it has passed a barrier.
@@ -50,4 +53,10 @@ type taskAck struct {
 	states   []snapshot.StateInfo
 	sync     time.Duration
 	at       time.Time
+
+	// Of a subtask of an exchange: how long its inputs took to come together, and what was in flight before the barrier.
+	alignment               time.Duration
+	unaligned               bool
+	inflight                []topology.Parcel
+	buffered, bufferedBytes int64
 }

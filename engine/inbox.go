@@ -1,17 +1,19 @@
 package engine
 
 import (
-	"context"
 	"sync"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 )
 
-// item is what travels to a task: exactly one of a delivery, a barrier and three kinds of notice.
+// item is what travels to a task: exactly one of a delivery, a barrier, the end and the kinds of notice.
 type item struct {
 	delivery  element.Delivery
-	barrier   element.CheckpointID // not 0: the item is a barrier
+	barrier   gate.Barrier         // ID not 0: the item is a barrier
+	end       bool                 // nothing follows: the partition has reached the end that it was given
 	committed element.CheckpointID // not 0: checkpoints up to it are committed
+	abandoned span                 // not empty: these checkpoints were given up, what was frozen for them belongs to the next one
 	halted    bool                 // no delivery follows any more
 	resume    bool                 // the paused partition has drained to half the limit: fetch it again
 }
@@ -23,29 +25,23 @@ type item struct {
 // The feeder (one goroutine) pushes deliveries, the coordinator loop pushes barriers and notices, the task pops.
 type inbox struct {
 	limit int // records; one delivery may exceed it
-	wake  chan struct{}
+	bell  *doorbell
 
 	mu       sync.Mutex
-	items    []item // guarded by mu; items[head:] are waiting
-	head     int    // guarded by mu
-	records  int    // guarded by mu: records waiting
-	barriers int    // guarded by mu: barriers waiting
-	notice   element.CheckpointID
-	paused   bool // guarded by mu: the feeder paused this partition
-	halted   bool // guarded by mu: deliveries are dropped
-	tell     bool // guarded by mu: the task has not seen the halt yet
+	items    []item               // guarded by mu; items[head:] are waiting
+	head     int                  // guarded by mu
+	records  int                  // guarded by mu: records waiting
+	barriers int                  // guarded by mu: barriers waiting
+	notice   element.CheckpointID // guarded by mu: checkpoints up to it are committed
+	givenUp  span                 // guarded by mu: these checkpoints are given up
+	paused   bool                 // guarded by mu: the feeder paused this partition
+	halted   bool                 // guarded by mu: deliveries are dropped
+	tell     bool                 // guarded by mu: the task has not seen the halt yet
 }
 
-func newInbox(limit int) *inbox {
-	return &inbox{limit: limit, wake: make(chan struct{}, 1)}
-}
+func newInbox(limit int) *inbox { return &inbox{limit: limit, bell: newDoorbell()} }
 
-func (q *inbox) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
+func (q *inbox) signal() { q.bell.ring() }
 
 // put appends a delivery whatever the limit; full tells whether the inbox is at its limit now.
 func (q *inbox) put(d element.Delivery) (full bool) {
@@ -63,12 +59,39 @@ func (q *inbox) put(d element.Delivery) (full bool) {
 }
 
 // barrier appends a barrier behind everything that is in.
-func (q *inbox) barrier(id element.CheckpointID) {
+func (q *inbox) barrier(b gate.Barrier) {
 	q.mu.Lock()
-	q.items = append(q.items, item{barrier: id})
+	q.items = append(q.items, item{barrier: b})
 	q.barriers++
 	q.mu.Unlock()
 	q.signal()
+}
+
+// end says that nothing follows the deliveries that are in.
+func (q *inbox) end() {
+	q.mu.Lock()
+	q.items = append(q.items, item{end: true})
+	q.mu.Unlock()
+	q.signal()
+}
+
+// popBarrier takes the oldest barrier out, past the deliveries ahead of it.
+func (q *inbox) popBarrier() (item, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.barriers == 0 {
+		return item{}, false
+	}
+	for i := q.head; ; i++ {
+		if it := q.items[i]; it.barrier.ID != 0 {
+			q.items = append(q.items[:i], q.items[i+1:]...)
+			if q.head == len(q.items) {
+				q.items, q.head = q.items[:0], 0
+			}
+			q.barriers--
+			return it, true
+		}
+	}
 }
 
 // halt drops the deliveries that wait and all that come, for the next owner of the partition reads them. The barriers
@@ -77,7 +100,7 @@ func (q *inbox) halt() {
 	q.mu.Lock()
 	var barriers []item
 	for _, it := range q.items[q.head:] {
-		if it.barrier != 0 {
+		if it.barrier.ID != 0 {
 			barriers = append(barriers, it)
 		}
 	}
@@ -103,6 +126,42 @@ func (q *inbox) commit(id element.CheckpointID) {
 	q.signal()
 }
 
+// abandon leaves word that checkpoints were given up before their commit, and takes back those of their barriers that
+// wait. Like commit it overtakes.
+func (q *inbox) abandon(ids span) {
+	q.mu.Lock()
+	q.givenUp = q.givenUp.with(ids)
+	kept := q.items[:q.head]
+	for _, it := range q.items[q.head:] {
+		if it.barrier.ID != 0 && ids.has(it.barrier.ID) {
+			q.barriers--
+			continue
+		}
+		kept = append(kept, it)
+	}
+	clear(q.items[len(kept):])
+	if q.items = kept; q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	}
+	q.mu.Unlock()
+	q.signal()
+}
+
+// span is a range of checkpoint ids, both ends in it; the zero value is empty.
+type span struct{ first, last element.CheckpointID }
+
+func (s span) empty() bool { return s.last == 0 }
+
+func (s span) has(id element.CheckpointID) bool { return s.first <= id && id <= s.last }
+
+// with gives the span from the first of both to the last.
+func (s span) with(o span) span {
+	if s.empty() {
+		return o
+	}
+	return span{min(s.first, o.first), max(s.last, o.last)}
+}
+
 // full reports that the inbox holds as many records as it may.
 func (q *inbox) full() bool {
 	q.mu.Lock()
@@ -125,20 +184,6 @@ func (q *inbox) setPaused() {
 	q.signal()
 }
 
-// pop takes the next item, waiting for one until ctx ends.
-func (q *inbox) pop(ctx context.Context) (item, bool) {
-	for {
-		if it, ok := q.tryPop(); ok {
-			return it, true
-		}
-		select {
-		case <-q.wake:
-		case <-ctx.Done():
-			return item{}, false
-		}
-	}
-}
-
 // tryPopNotice takes a notice, if one is there, and never a delivery or a barrier.
 func (q *inbox) tryPopNotice() (item, bool) {
 	q.mu.Lock()
@@ -152,6 +197,11 @@ func (q *inbox) noticeLocked() (item, bool) {
 		q.notice = 0
 		return it, true
 	}
+	if !q.givenUp.empty() { // behind the notice of a commit: what is given up was frozen after that
+		it := item{abandoned: q.givenUp}
+		q.givenUp = span{}
+		return it, true
+	}
 	if q.tell {
 		q.tell = false
 		return item{halted: true}, true
@@ -163,12 +213,10 @@ func (q *inbox) noticeLocked() (item, bool) {
 	return item{}, false
 }
 
+// tryPop takes what stands first in order; the caller has taken the notices.
 func (q *inbox) tryPop() (item, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if it, ok := q.noticeLocked(); ok {
-		return it, true
-	}
 	if q.head == len(q.items) {
 		return item{}, false
 	}
@@ -179,7 +227,7 @@ func (q *inbox) tryPop() (item, bool) {
 		q.items, q.head = q.items[:0], 0
 	}
 	q.records -= len(it.delivery.Records)
-	if it.barrier != 0 {
+	if it.barrier.ID != 0 {
 		q.barriers--
 	}
 	return it, true

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 )
 
 func tp(p int32) element.TopicPartition { return element.TopicPartition{Topic: "in", Partition: p} }
@@ -19,7 +20,7 @@ func delivery(p int32, next int64, n int) element.Delivery {
 
 func popNow(t *testing.T, q *inbox) item {
 	t.Helper()
-	it, ok := q.tryPop()
+	it, ok := takeAny(q)
 	require.True(t, ok)
 	return it
 }
@@ -27,14 +28,14 @@ func popNow(t *testing.T, q *inbox) item {
 func TestBarriersKeepTheirPlaceAmongDeliveries(t *testing.T) {
 	q := newInbox(100)
 	q.put(delivery(0, 10, 10))
-	q.barrier(1)
+	q.barrier(gate.Barrier{ID: 1})
 	q.put(delivery(0, 20, 10))
-	q.barrier(2)
+	q.barrier(gate.Barrier{ID: 2})
 	require.EqualValues(t, 10, popNow(t, q).delivery.Next)
-	require.EqualValues(t, 1, popNow(t, q).barrier)
+	require.EqualValues(t, 1, popNow(t, q).barrier.ID)
 	require.EqualValues(t, 20, popNow(t, q).delivery.Next)
-	require.EqualValues(t, 2, popNow(t, q).barrier)
-	_, ok := q.tryPop()
+	require.EqualValues(t, 2, popNow(t, q).barrier.ID)
+	_, ok := takeAny(q)
 	require.False(t, ok)
 }
 
@@ -42,10 +43,10 @@ func TestAFullInboxTakesBarriers(t *testing.T) {
 	q := newInbox(5)
 	require.True(t, q.put(delivery(0, 10, 10)))
 	require.True(t, q.full())
-	q.barrier(1)
+	q.barrier(gate.Barrier{ID: 1})
 	popNow(t, q)
 	require.False(t, q.full())
-	require.EqualValues(t, 1, popNow(t, q).barrier)
+	require.EqualValues(t, 1, popNow(t, q).barrier.ID)
 }
 
 func TestCommitNoticesOvertakeAndCoalesce(t *testing.T) {
@@ -71,13 +72,13 @@ func TestPopWaitsAndEndsWithTheContext(t *testing.T) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		it, ok := q.pop(ctx)
+		it, ok := awaitAny(ctx, q)
 		require.True(t, ok)
-		require.EqualValues(t, 9, it.barrier)
-		_, ok = q.pop(ctx)
+		require.EqualValues(t, 9, it.barrier.ID)
+		_, ok = awaitAny(ctx, q)
 		require.False(t, ok)
 	}()
-	q.barrier(9)
+	q.barrier(gate.Barrier{ID: 9})
 	time.Sleep(10 * time.Millisecond)
 	cancel()
 	wg.Wait()
@@ -115,7 +116,7 @@ func TestFeederPausesAFullPartitionWhenAnotherRunsDry(t *testing.T) {
 	require.EqualValues(t, 10, popNow(t, a).delivery.Next)
 	require.EqualValues(t, 20, popNow(t, a).delivery.Next, "still above half: no resume yet")
 	require.True(t, popNow(t, a).resume)
-	_, ok := a.tryPop()
+	_, ok := takeAny(a)
 	require.False(t, ok, "resumed once")
 }
 
@@ -131,10 +132,10 @@ func TestFeederDropsWhatIsNotOwnedAnyMore(t *testing.T) {
 	f.tookOne()
 	require.NoError(t, <-delivered, "a halted inbox holds nobody up")
 	require.True(t, popNow(t, q).halted)
-	_, ok := q.tryPop()
+	_, ok := takeAny(q)
 	require.False(t, ok, "deliveries before and after the halt are dropped")
-	q.barrier(7)
-	require.EqualValues(t, 7, popNow(t, q).barrier, "barriers still come")
+	q.barrier(gate.Barrier{ID: 7})
+	require.EqualValues(t, 7, popNow(t, q).barrier.ID, "barriers still come")
 }
 
 func TestFeederEndsWithTheContext(t *testing.T) {
@@ -166,8 +167,30 @@ func TestFeederKeepsALateDeliveryFromTheNextStay(t *testing.T) {
 	cancel()
 	f.add(tp(3), q)
 	require.ErrorIs(t, f.deliver(removed, delivery(3, 7, 1)), context.Canceled)
-	_, ok := q.tryPop()
+	_, ok := takeAny(q)
 	require.False(t, ok)
 	require.NoError(t, f.deliver(t.Context(), delivery(3, 3, 1)))
 	require.EqualValues(t, 3, popNow(t, q).delivery.Next)
+}
+
+// takeAny takes what a task would take next: a notice before everything that stands in order.
+func takeAny(q *inbox) (item, bool) {
+	if it, ok := q.tryPopNotice(); ok {
+		return it, true
+	}
+	return q.tryPop()
+}
+
+// awaitAny waits for that until ctx ends.
+func awaitAny(ctx context.Context, q *inbox) (item, bool) {
+	for {
+		if it, ok := takeAny(q); ok {
+			return it, true
+		}
+		select {
+		case <-q.bell.c:
+		case <-ctx.Done():
+			return item{}, false
+		}
+	}
 }

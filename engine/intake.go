@@ -47,6 +47,7 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		ClusterID:   a.r.cfg.ClusterID,
 		StoreID:     a.r.ports.Checkpoints.StoreID(),
 		Tasks:       in.facts,
+		Stages:      a.stageFacts(),
 		States:      map[string][]snapshot.StateInfo{},
 	}
 	for _, s := range a.r.plan.States {

@@ -20,7 +20,7 @@ func (a *attempt) reconcile() error {
 	cur := a.r.ports.Group.Current()
 	for _, id := range a.order {
 		t := a.tasks[id]
-		if cur.Since[t.position.TopicPartition] != t.epoch {
+		if !t.exchange && cur.Since[t.position.TopicPartition] != t.epoch {
 			return fault.New(fault.Rejoin, fault.Failed, "the group took %s away before its last checkpoint", t.position.TopicPartition)
 		}
 	}
@@ -39,12 +39,23 @@ func (a *attempt) reconcile() error {
 		}
 	}
 	switch {
+	case len(gained) > 0 && a.stop.Err() == nil && a.brake != nil:
+		a.redraw()
 	case len(gained) > 0 && a.stop.Err() == nil:
 		a.join(gained)
 	case len(cur.Partitions) == 0 && len(a.order) == 0:
 		return errStandBy
 	}
 	return nil
+}
+
+// redraw ends the attempt with a last checkpoint because its partitions change. Tasks that exchange records with each other
+// come and go together.
+func (a *attempt) redraw() {
+	if !a.redrawn {
+		a.redrawn = true
+		a.stopIn()
+	}
 }
 
 // join takes partitions in, in the background: the tasks that run go on.
@@ -152,16 +163,18 @@ func (a *attempt) tellLocal(tasks []*owned) {
 // admit enters a task into the attempt.
 func (a *attempt) admit(t *owned) {
 	a.tasks[t.id] = t
-	a.byTP[t.position.TopicPartition] = t.id
+	if !t.exchange {
+		a.byTP[t.position.TopicPartition] = t.id
+	}
 	i, _ := slices.BinarySearchFunc(a.order, t.id, element.TaskID.Compare)
 	a.order = slices.Insert(a.order, i, t.id)
 	// What a task emits while a checkpoint is in flight that does not cover it belongs to the next one: it has passed
 	// that barrier, so to speak.
-	var behind element.CheckpointID
-	if a.pending != nil {
-		behind = a.pending.name.ID
+	var behind []element.CheckpointID
+	for _, p := range a.pending {
+		behind = append(behind, p.name.ID)
 	}
-	t.out = a.sink.Writer(t.id, behind)
+	t.out = a.sink.Writer(t.id, behind...)
 	if t.root != nil && (a.last == nil || a.last.Name.ID < t.root.Name.ID) {
 		a.last = t.root
 	}

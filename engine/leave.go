@@ -54,6 +54,11 @@ func (r *Runner) Revoke(ctx context.Context, gone []element.TopicPartition) {
 // It may come late: the group did not wait any longer, took the partitions away and gave them again. So it touches only
 // what belongs to the ownership epochs of the time when it was called.
 func (a *attempt) onRevoke(rev *revocation) {
+	if a.brake != nil {
+		// Who waits goes on when the attempt is over.
+		a.redraw()
+		return
+	}
 	rev.halts, rev.tasks = map[element.TaskID]bool{}, map[element.TaskID]bool{}
 	for tp, epoch := range rev.since {
 		id := a.byTP[tp]

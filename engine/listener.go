@@ -30,6 +30,8 @@ type Listener struct {
 	// CheckpointTriggered, CheckpointCompleted: a checkpoint's life. Completed is after the commit.
 	CheckpointTriggered func(id element.CheckpointID)
 	CheckpointCompleted func(checkpoint.CheckpointStats)
+	// CheckpointAbandoned: a failure was tolerated; what the checkpoints would have covered is that of the next one.
+	CheckpointAbandoned func(ids []element.CheckpointID, reason checkpoint.FailureReason, err error)
 	// Merged: a task's chain of runs became one full run, or could not (it is tried again).
 	Merged func(task element.TaskID, runs int, bytes int64, took time.Duration, err error)
 	// CloseFailed: a user function's Close returned an error at the end of an attempt.

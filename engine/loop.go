@@ -2,23 +2,26 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
 
-// pending is the checkpoint in flight, as the loop knows it. The coordinator decides; this holds the data.
+// pending is a checkpoint in flight, as the loop knows it. The coordinator decides; this holds the data.
 type pending struct {
-	name  element.CheckpointName
-	began time.Time
+	name    element.CheckpointName
+	began   time.Time
+	barrier gate.Barrier
 	// follows is the newest committed root at the trigger. A task that joins later may bring one of a higher id along.
 	follows *snapshot.RootRef
 	acks    map[element.TaskID]taskAck
-	runs    map[element.TaskID]snapshot.RunRef
+	runs    map[element.TaskID]snapshot.Persisted
 	root    *snapshot.Root
 	ref     snapshot.RootRef
 	stop    func() // ends the workers
@@ -78,8 +81,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		if e.err != nil {
 			return a.declineAll(now, e), nil
 		}
-		if a.pending != nil && a.pending.name.ID == e.id {
-			a.pending.runs = e.runs
+		if p := a.inFlight(e.id); p != nil {
+			p.runs = e.runs
 		}
 		return a.co.Persisted(now, e.id, e.persist), nil
 	case evSealed:
@@ -91,8 +94,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		if e.err != nil {
 			return a.co.RootFailed(now, e.id, e.err), nil
 		}
-		if a.pending != nil && a.pending.name.ID == e.id {
-			a.pending.ref = e.root
+		if p := a.inFlight(e.id); p != nil {
+			p.ref = e.root
 		}
 		failpoint.Hit(failpoint.PermitBefore)
 		return a.co.RootWritten(now, e.id), nil
@@ -113,6 +116,10 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return nil, nil
 	case evHalted:
 		return a.onHalted(e.task), nil
+	case evDeclined:
+		return a.co.Declined(now, e.id, e.task, e.err), nil
+	case evEnded:
+		return a.onEnded(e.task), nil
 	case evFailed:
 		return nil, e.err
 	}
@@ -120,17 +127,19 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 }
 
 func (a *attempt) onBarrierPassed(now time.Duration, e event) []checkpoint.Action {
-	p := a.pending
-	if p == nil || p.name.ID != e.id {
+	p := a.inFlight(e.id)
+	if p == nil {
 		return nil // of a checkpoint that has ended
 	}
 	p.acks[e.task] = e.ack
-	return a.co.BarrierPassed(now, e.id, e.task, checkpoint.TaskAck{
-		Positions:    []element.Position{e.ack.position},
-		Moved:        e.ack.moved,
-		SyncDuration: e.ack.sync,
-		StartDelay:   e.ack.at.Sub(p.began),
-	})
+	ack := checkpoint.TaskAck{
+		Moved: e.ack.moved, SyncDuration: e.ack.sync, StartDelay: e.ack.at.Sub(p.began),
+		Alignment: e.ack.alignment, Unaligned: e.ack.unaligned, Buffered: e.ack.buffered, BufferedBytes: e.ack.bufferedBytes,
+	}
+	if t := a.tasks[e.task]; t != nil && !t.exchange {
+		ack.Positions = []element.Position{e.ack.position}
+	}
+	return a.co.BarrierPassed(now, e.id, e.task, ack)
 }
 
 // declineAll reports that the changes could not be made durable. One pack file holds them all, so all tasks decline.
@@ -165,14 +174,26 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 		case checkpoint.Left:
 			a.onLeft(act.Tasks)
 		case checkpoint.Cancel:
-			if a.pending != nil {
-				a.pending.stop()
+			if p := a.inFlight(act.ID); p != nil {
+				p.stop()
 			}
+		case checkpoint.Abandon:
+			a.abandon(act)
 		case checkpoint.FailAttempt:
 			return act.Err
 		case checkpoint.Drained:
-			return errStopped
+			return a.drained()
 		case checkpoint.Skipped, checkpoint.Ignored:
+		}
+	}
+	return nil
+}
+
+// inFlight finds a checkpoint in flight, nil when it is over.
+func (a *attempt) inFlight(id element.CheckpointID) *pending {
+	for _, p := range a.pending {
+		if p.name.ID == id {
+			return p
 		}
 	}
 	return nil
@@ -180,17 +201,52 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 
 func (a *attempt) trigger(act checkpoint.Trigger) {
 	a.lastID = max(a.lastID, act.ID)
-	a.pending = &pending{
+	a.pending = append(a.pending, &pending{
 		name:    element.CheckpointName{ID: act.ID, Incarnation: a.r.cfg.Incarnation},
 		began:   time.Now(),
 		follows: a.last,
 		acks:    make(map[element.TaskID]taskAck, len(act.Tasks)),
 		stop:    func() {},
-	}
+	})
 	if a.r.lis.CheckpointTriggered != nil {
 		a.r.lis.CheckpointTriggered(act.ID)
 	}
+	b := a.barrier(act)
+	a.pending[len(a.pending)-1].barrier = b
 	for _, id := range act.Tasks {
-		a.tasks[id].inbox.barrier(act.ID)
+		if t := a.tasks[id]; t.rooted() {
+			t.inbox.barrier(b)
+		}
+	}
+}
+
+// barrier gives what a checkpoint's barriers are like when they leave the sources. The final one is aligned: nothing comes
+// behind it, and what is in flight is processed rather than kept.
+func (a *attempt) barrier(act checkpoint.Trigger) gate.Barrier {
+	cfg := a.r.cfg
+	loose := cfg.Unaligned && act.Reason != checkpoint.Final && len(act.Savepoint) == 0
+	return gate.Barrier{ID: act.ID, Unaligned: loose && cfg.AlignedTimeout == 0, Timeout: loose && cfg.AlignedTimeout > 0}
+}
+
+// rooted says that the coordinator itself brings a task its barriers: that of a source, one whose inputs have all ended, and
+// one that only a feedback edge leads to.
+func (t *owned) rooted() bool { return !t.exchange || t.over || t.feedbackOnly }
+
+// abandon gives up checkpoints that failed where the transaction could go on. What their tasks froze belongs to the next
+// checkpoint, and what the sinks hold back behind their barriers flows into the transaction that is open.
+func (a *attempt) abandon(act checkpoint.Abandon) {
+	first, last := act.IDs[0], act.IDs[len(act.IDs)-1]
+	for _, id := range act.IDs {
+		if p := a.inFlight(id); p != nil {
+			p.stop()
+		}
+	}
+	a.pending = slices.DeleteFunc(a.pending, func(p *pending) bool { return p.name.ID >= first })
+	for _, id := range a.order {
+		a.tasks[id].inbox.abandon(span{first, last})
+	}
+	a.resume(span{first, last})
+	if a.r.lis.CheckpointAbandoned != nil {
+		a.r.lis.CheckpointAbandoned(act.IDs, act.Reason, act.Err)
 	}
 }

@@ -74,14 +74,18 @@ type Source interface {
 
 // Sink is the output side of one attempt.
 type Sink interface {
-	// Writer gives the writer of one task; only that task's goroutine uses it. When behind is not 0 the writer has passed
-	// that barrier from the beginning: the checkpoint is in flight, may be sealed at this moment, and does not cover the task.
-	Writer(task element.TaskID, behind element.CheckpointID) SinkWriter
+	// Writer gives the writer of one task; only that task's goroutine uses it. The writer has passed the barriers behind
+	// from the beginning: those checkpoints are in flight, may be sealed at this moment, and do not cover the task.
+	Writer(task element.TaskID, behind ...element.CheckpointID) SinkWriter
 	// Seal ends the transaction's content once every writer has passed barrier id: it is flushed and every promise
 	// has been answered without an error.
 	Seal(ctx context.Context, id element.CheckpointID) error
 	// Release ends the hold-back of barrier id after its commit: what was held goes first into the next transaction.
 	Release(id element.CheckpointID) error
+	// Resume takes back the barriers first to last, the newest ones, whose checkpoints were given up, also where a task is
+	// about to pass them: what is held behind them goes behind the barrier before them, or into the transaction that is still
+	// open, also when it was sealed already.
+	Resume(ctx context.Context, first, last element.CheckpointID) error
 	// Drop forgets the writer of a task that has left: what it holds back is dropped, later writes return an error.
 	Drop(task element.TaskID)
 	// Discard ends the attempt: held-back records are dropped, blocked writers return an error.
@@ -128,6 +132,8 @@ type Checkpoints interface {
 	Survey(ctx context.Context) ([]snapshot.RootInfo, error)
 	MarkCommitted(ctx context.Context, ref snapshot.RootRef) error
 	Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error)
+	// RestoreInFlight gives the records that were on the way to a task.
+	RestoreInFlight(ctx context.Context, entry snapshot.TaskEntry, keep func(group int) bool, apply func(group int, data []byte) error) (int64, error)
 	Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error)
 	// Forget says that a merged run will not be used: Clean may remove it.
 	Forget(ref snapshot.RunRef)
@@ -149,6 +155,8 @@ type State interface {
 	Table(name, codec string) (topology.StateTable, error)
 	Freeze(id element.CheckpointID) Frozen
 	Commit(id element.CheckpointID)
+	// Abandon gives up what is frozen for checkpoint id and later ones: the next Freeze has it, too.
+	Abandon(id element.CheckpointID)
 	Rollback()
 	// Load sets or deletes a committed value during a restore. Entry.State is the place of the table in the order of
 	// registration.

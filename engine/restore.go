@@ -34,6 +34,10 @@ func (in *intake) build(decisions map[element.TaskID]snapshot.Decision) error {
 		t := &owned{task: &task{
 			id: id, inbox: newInbox(a.r.cfg.InboxRecords), feed: a.feed, report: a.report, stats: &taskStats{},
 		}}
+		t.bell = t.inbox.bell
+		if a.asSubtask(t.task); t.exchange {
+			t.in = &input{timeout: a.r.cfg.AlignedTimeout}
+		}
 		in.tasks = append(in.tasks, t)
 		d := decisions[id]
 		g.Go(func() error { return in.restoreTask(ctx, t, d) })
@@ -45,8 +49,10 @@ func (in *intake) build(decisions map[element.TaskID]snapshot.Decision) error {
 		return err
 	}
 	for _, t := range in.tasks {
-		t.epoch = in.since[t.position.TopicPartition]
-		chain, err := a.r.plan.NewTask(t.id.Source, t.id.Partition, &taskEnv{ctx: a.ctx, t: t.task, lis: a.r.lis})
+		if !t.exchange {
+			t.epoch = in.since[t.position.TopicPartition]
+		}
+		chain, err := a.r.plan.NewTask(t.id.Source, t.id.Partition, &taskEnv{ctx: a.ctx, t: t.task, lis: a.r.lis, par: a.par})
 		if err != nil {
 			return err
 		}
@@ -64,15 +70,25 @@ func (in *intake) close() {
 
 // restoreTask gives a task the state and the position of its decision.
 func (in *intake) restoreTask(ctx context.Context, t *owned, d snapshot.Decision) error {
+	if t.exchange {
+		return in.restoreSubtask(ctx, t, d)
+	}
+	if d.Kind == snapshot.Fresh {
+		t.position = in.starts[t.id]
+	} else {
+		t.position = d.Positions[0]
+	}
+	return in.restoreOwn(ctx, t, d)
+}
+
+// restoreOwn gives a task the state that it had itself.
+func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision) error {
 	switch d.Kind {
 	case snapshot.Fresh:
 		t.fresh = true
-		t.position = in.starts[t.id]
 	case snapshot.StartEmpty:
-		t.position = d.Positions[0]
 	case snapshot.Restore, snapshot.Recovered:
 		t.recovered = d.Kind == snapshot.Recovered
-		t.position = d.Positions[0]
 		t.committed = d.Entry
 		root := d.Root
 		t.root = &root
@@ -163,7 +179,7 @@ func (a *attempt) commitStart() error {
 	c := checkpoint.Commit{Name: element.CheckpointName{Incarnation: a.r.cfg.Incarnation}}
 	for _, id := range a.order {
 		t := a.tasks[id]
-		if !t.fresh && !t.recovered {
+		if t.exchange || !t.fresh && !t.recovered {
 			continue
 		}
 		h := a.newHandle(t.position)

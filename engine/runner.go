@@ -18,6 +18,9 @@ import (
 var (
 	errStopped = errors.New("stopped")
 	errStandBy = errors.New("no partition is assigned any more")
+	// errRedrawn ends an attempt with exchanges whose partitions change, errFinished one whose inputs have all ended.
+	errRedrawn  = errors.New("the assignment has changed")
+	errFinished = errors.New("all inputs have ended")
 )
 
 // closed is a channel that nobody has to wait for.
@@ -85,11 +88,11 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
-		if errors.Is(err, errStopped) {
+		if errors.Is(err, errStopped) || errors.Is(err, errFinished) {
 			r.ended(n, nil, fault.Stop, 0)
 			return nil
 		}
-		if errors.Is(err, errStandBy) {
+		if errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) {
 			r.ended(n, nil, fault.Rejoin, 0)
 			continue
 		}
@@ -149,8 +152,9 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 			return Assignment{}, err
 		}
 		asg := r.ports.Group.Current()
-		if len(asg.Partitions) > 0 {
-			return asg, nil
+		whole, err := r.whole(ctx, asg)
+		if len(asg.Partitions) > 0 && (whole || err != nil) {
+			return asg, err
 		}
 		if asg.Epoch > 0 && !told && r.lis.StandingBy != nil {
 			told = true
@@ -171,6 +175,33 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 	}
 }
 
+// whole reports that an assignment is enough to begin with. Where tasks exchange records, one instance has all partitions.
+func (r *Runner) whole(ctx context.Context, asg Assignment) (bool, error) {
+	if !r.plan.HasExchange() || len(asg.Partitions) == 0 {
+		return true, nil
+	}
+	var names []string
+	for _, s := range r.plan.Sources {
+		names = append(names, s.Topic)
+	}
+	topics, err := r.ports.Offsets.Topics(ctx, names)
+	if err != nil {
+		return false, err
+	}
+	return r.covers(asg, topics), nil
+}
+
+func (r *Runner) covers(asg Assignment, topics map[string]Topic) bool {
+	for name, t := range topics {
+		for p := range t.Partitions {
+			if asg.Since[element.TopicPartition{Topic: name, Partition: p}] == 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // tidy ends the transactions that are open under our ids while this instance stands by. No attempt of ours will, and the
 // instance that has the partitions now must not, since this one lives: its stable read would wait for their timeout, and
 // so would every reader of the output. It must be a member again, or it might be the older one of two processes. After an
@@ -189,13 +220,16 @@ func (r *Runner) tidy(ctx context.Context) <-chan time.Time {
 // of work the end of the patience with it.
 func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, merge: mergeState{full: r.merged},
+	a := &attempt{r: r, par: parallelismOf(r.plan, r.cfg), number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, merge: mergeState{full: r.merged},
 		kept: r.kept, lastID: r.lastID, joined: make(chan *intake, 1), left: map[element.TopicPartition]uint64{}, feed: newFeeder(nil)}
+	if r.plan.HasExchange() {
+		a.brake = &brake{}
+	}
 	err := a.run()
 	if work.Err() != nil && !errors.Is(err, errStopped) {
 		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)
 	}
-	r.untidy = !errors.Is(err, errStandBy)
+	r.untidy = !errors.Is(err, errStandBy) && !errors.Is(err, errRedrawn)
 	a.tearDown()
 	return err
 }

@@ -7,14 +7,19 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/element"
-	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
 
-// task is one sub-topology on one partition. Everything in it belongs to the goroutine of run, but for inbox.
+// sliceRecords is how many records of a delivery a task with exchanges behind it processes before it looks for barriers
+// and for room again.
+const sliceRecords = 256
+
+// task is one stage on one partition of a source, or one subtask of an exchange. Everything in it belongs to the goroutine
+// of run, but for inbox, bell and what is atomic.
 type task struct {
 	id    element.TaskID
+	bell  *doorbell
 	inbox *inbox
 	chain *topology.Task
 	state State
@@ -24,73 +29,190 @@ type task struct {
 	resume func(tps ...element.TopicPartition)
 	report func(event) // to the coordinator loop; drops the event when the attempt is over
 
-	position element.Position // the next offset to process
+	position element.Position // of a source task: the next offset to process
+	rest     element.Delivery // what is left of the delivery at work; only with exchanges behind the task
+	working  bool             // there is such a rest
 	moved    bool             // something was processed since the last barrier
+	halted   bool             // takes no record any more, and no timer fires
+	ended    bool             // no record comes any more: its input has ended
 	asked    bool             // an early checkpoint was asked for since the last barrier
 	limit    atomic.Int64     // bytes of uncommitted state before an early checkpoint; set by the loop
+
+	exchange     bool // the task is a subtask of an exchange: its input are channels
+	stage        int  // its place in the plan
+	parallelism  int  // of the exchange
+	feedbackOnly bool // nothing but a feedback edge leads to it
+	outs         outputs
+	in           *input // of an exchange's subtask
+	brake        *brake // shared by all tasks of an attempt with exchanges, nil without
+	heavy        bool   // this task holds it
+	hasTimers    bool
 
 	stateInfo []snapshot.StateInfo
 	stats     *taskStats
 }
 
-// run processes the inbox until ctx ends or something fails. The notice of a halt comes when nothing that the task took
-// before is being processed any more.
+// run works until ctx ends or something fails.
 func (t *task) run(ctx context.Context) error {
-	for {
-		it, ok := t.next(ctx)
+	var timer *time.Timer
+	for ctx.Err() == nil {
+		did, err := t.turn()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil // the sink or the context ended under us; the attempt is over
+			}
+			return err
+		}
+		if did {
+			continue
+		}
+		wake, ok := t.wakeAt()
 		if !ok {
-			return nil
-		}
-		switch {
-		case it.halted:
-			t.report(event{kind: evHalted, task: t.id})
-		case it.resume:
-			t.resume(t.position.TopicPartition)
-		case it.committed != 0:
-			t.state.Commit(it.committed)
-		case it.barrier != 0:
-			if err := t.onBarrier(it.barrier); err != nil {
-				return err
+			select {
+			case <-t.bell.c:
+			case <-ctx.Done():
 			}
-		default:
-			t.feed.tookOne()
-			if err := t.process(ctx, it.delivery); err != nil {
-				return err
-			}
+			continue
 		}
-	}
-}
-
-// next takes the next item. While the uncommitted state is far above the limit and no barrier waits in the inbox, only
-// notices are taken: memory must not grow until a checkpoint may start, which the one in flight or min-pause holds up.
-// An early one was asked for at the limit, so its barrier comes; nothing else waits for this task.
-func (t *task) next(ctx context.Context) (item, bool) {
-	for t.state.UncommittedBytes() > 2*t.limit.Load() && !t.inbox.hasBarrier() {
-		it, ok := t.inbox.tryPopNotice()
-		if ok {
-			return it, true
+		if timer == nil {
+			timer = time.NewTimer(time.Until(wake))
+			defer timer.Stop()
+		} else {
+			timer.Reset(time.Until(wake))
 		}
 		select {
-		case <-t.inbox.wake:
+		case <-t.bell.c:
+		case <-timer.C:
 		case <-ctx.Done():
-			return item{}, false
 		}
 	}
-	return t.inbox.pop(ctx)
+	return nil
 }
 
-func (t *task) process(ctx context.Context, d element.Delivery) error {
+// turn does one thing, the most urgent, and says whether there was any: notices, barriers that may overtake, timers, then
+// what waits in order.
+func (t *task) turn() (bool, error) {
+	if it, ok := t.inbox.tryPopNotice(); ok {
+		return true, t.notice(it)
+	}
+	if t.in != nil {
+		if did, err := t.in.urgent(t); did || err != nil {
+			return did, err
+		}
+	}
+	if t.hasTimers && !t.halted {
+		if did, err := t.fireTimers(); did || err != nil {
+			return did, err
+		}
+	}
+	if t.in != nil {
+		return t.in.take(t)
+	}
+	return t.takeDelivery()
+}
+
+// wakeAt is when the task has to look again although nobody rings.
+func (t *task) wakeAt() (time.Time, bool) {
+	var at time.Time
+	if t.in != nil && !t.in.switchAt.IsZero() {
+		at = t.in.switchAt
+	}
+	if t.hasTimers && !t.halted {
+		if ms, ok := t.chain.NextTimer(); ok {
+			if due := time.UnixMilli(ms); at.IsZero() || due.Before(at) {
+				at = due
+			}
+		}
+	}
+	return at, !at.IsZero()
+}
+
+// notice serves what is not in order with records. The notice of a halt comes when nothing that the task took before is
+// being processed any more.
+func (t *task) notice(it item) error {
+	switch {
+	case it.halted:
+		t.halted, t.working, t.rest = true, false, element.Delivery{}
+		t.report(event{kind: evHalted, task: t.id})
+	case it.resume:
+		t.resume(t.position.TopicPartition)
+	case it.committed != 0:
+		t.state.Commit(it.committed)
+		t.relieve()
+	case !it.abandoned.empty():
+		t.state.Abandon(it.abandoned.first)
+		if t.in != nil {
+			return t.in.abandoned(t, it.abandoned)
+		}
+	}
+	return nil
+}
+
+// takeDelivery is the turn of a source's task.
+//
+// While the uncommitted state is far above the limit and no barrier waits in the inbox, nothing is taken: memory must not
+// grow until a checkpoint may start, which the one in flight or min-pause holds up. An early one was asked for at the
+// limit, so its barrier comes; nothing else waits for this task. The same holds while a task behind an exchange is in that
+// position, which must not stop by itself: its barrier lies behind records.
+func (t *task) takeDelivery() (bool, error) {
+	if t.outs.none() {
+		if t.state.UncommittedBytes() > 2*t.limit.Load() && !t.inbox.hasBarrier() {
+			return false, nil
+		}
+		it, ok := t.inbox.tryPop()
+		if !ok {
+			return false, nil
+		}
+		return true, t.takeItem(it)
+	}
+	// Behind an exchange a barrier has a long way to go, so it does not wait for what is only fetched: S is where the task is.
+	if it, ok := t.inbox.popBarrier(); ok {
+		return true, t.onBarrier(it.barrier)
+	}
+	if t.state.UncommittedBytes() > 2*t.limit.Load() || t.brake.held() || !t.outs.credit() {
+		return false, nil
+	}
+	if !t.working {
+		it, ok := t.inbox.tryPop()
+		if !ok {
+			return false, nil
+		}
+		if it.end {
+			return true, t.onEnd()
+		}
+		t.feed.tookOne()
+		t.rest, t.working = it.delivery, true
+	}
+	part := t.rest
+	if len(part.Records) > sliceRecords {
+		part.Records = part.Records[:sliceRecords]
+		part.Next = part.Records[sliceRecords-1].Offset + 1
+		t.rest.Records = t.rest.Records[sliceRecords:]
+	} else {
+		t.rest, t.working = element.Delivery{}, false
+	}
+	return true, t.process(part)
+}
+
+// takeItem serves what stood in order in the inbox.
+func (t *task) takeItem(it item) error {
+	switch {
+	case it.barrier.ID != 0:
+		return t.onBarrier(it.barrier)
+	case it.end:
+		return t.onEnd()
+	}
+	t.feed.tookOne()
+	return t.process(it.delivery)
+}
+
+// process runs records of the task's partition through the chain.
+func (t *task) process(d element.Delivery) error {
 	if d.Next < t.position.Offset {
 		return fmt.Errorf("task %s: delivery up to offset %d, but offset %d is already processed", t.id, d.Next, t.position.Offset)
 	}
-	if !t.moved {
-		t.moved = true
-		t.report(event{kind: evMoved, task: t.id})
-	}
+	t.movedNow()
 	if err := t.chain.Process(d.From, d.Records); err != nil {
-		if ctx.Err() != nil {
-			return nil // the sink or the context ended under us; the attempt is over
-		}
 		return err
 	}
 	if err := t.state.Err(); err != nil {
@@ -101,30 +223,58 @@ func (t *task) process(ctx context.Context, d element.Delivery) error {
 		t.position.LeaderEpoch = d.LeaderEpoch
 	}
 	t.stats.records.Add(int64(len(d.Records)))
-	if !t.asked && t.state.UncommittedBytes() > t.limit.Load() {
-		t.asked = true
-		t.report(event{kind: evEarly, task: t.id})
-	}
+	t.checkLimit()
 	return nil
 }
 
-// onBarrier is the synchronous part of a checkpoint: emit what is owed, freeze the state, let the sink hold back.
-// Nothing in it grows with the number of keys.
-func (t *task) onBarrier(id element.CheckpointID) error {
-	start := time.Now()
-	failpoint.Hit(failpoint.BarrierBefore)
-	if err := t.chain.Flush(); err != nil {
-		return err
+// movedNow reports the first change since the last barrier, before it is made.
+func (t *task) movedNow() {
+	if !t.moved {
+		t.moved = true
+		t.report(event{kind: evMoved, task: t.id})
 	}
-	failpoint.Hit(failpoint.FreezeBefore)
-	frozen := t.state.Freeze(id)
-	failpoint.Hit(failpoint.FreezeAfter)
-	t.out.Barrier(id)
-	failpoint.Hit(failpoint.BarrierAfter)
-	ack := taskAck{position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, sync: time.Since(start), at: start}
-	t.moved, t.asked = false, false
-	t.report(event{kind: evBarrier, id: id, task: t.id, ack: ack})
-	return nil
+}
+
+// checkLimit asks for a checkpoint when much is uncommitted, and holds the sources when it is too much.
+func (t *task) checkLimit() {
+	n := t.state.UncommittedBytes()
+	if !t.asked && n > t.limit.Load() {
+		t.asked = true
+		t.report(event{kind: evEarly, task: t.id})
+	}
+	if t.exchange && !t.heavy && n > 2*t.limit.Load() {
+		t.heavy = true
+		t.brake.hold()
+	}
+}
+
+// relieve lets the sources go on when a commit has made room.
+func (t *task) relieve() {
+	if t.heavy && t.state.UncommittedBytes() <= 2*t.limit.Load() {
+		t.heavy = false
+		t.brake.release()
+	}
+}
+
+// fireTimers fires some of the timers that are due.
+func (t *task) fireTimers() (bool, error) {
+	ms, ok := t.chain.NextTimer()
+	if !ok {
+		return false, nil
+	}
+	now := time.Now().UnixMilli()
+	if ms > now || !t.outs.credit() {
+		return false, nil
+	}
+	t.movedNow()
+	if _, err := t.chain.FireTimers(now); err != nil {
+		return true, err
+	}
+	if err := t.state.Err(); err != nil {
+		return true, fmt.Errorf("task %s, timers: %w", t.id, err)
+	}
+	t.checkLimit()
+	return true, nil
 }
 
 // taskEnv is what the chain of one task sees of the engine.
@@ -132,6 +282,7 @@ type taskEnv struct {
 	ctx context.Context
 	t   *task
 	lis *Listener
+	par parallelism
 }
 
 // State finds a state table: all of a task's were registered when it was restored.
@@ -145,18 +296,18 @@ func (e *taskEnv) Emit(sink int, recs []element.Record) error {
 	return e.t.out.Write(e.ctx, sink, recs)
 }
 
-// Send refuses: nothing runs the stages of exchanges yet.
-func (e *taskEnv) Send(stage, subtask int, _ topology.Parcel) error {
-	return fmt.Errorf("task %s: no exchange to stage %d subtask %d", e.t.id, stage, subtask)
+// Send puts a parcel on its way to a subtask of an exchange.
+func (e *taskEnv) Send(stage, subtask int, p topology.Parcel) error {
+	return e.t.outs.send(stage, subtask, p)
 }
 
-// Parallelism is that of stages without an exchange.
-func (e *taskEnv) Parallelism(int) int { return 1 }
+// Parallelism is the number of subtasks of an exchange.
+func (e *taskEnv) Parallelism(stage int) int { return e.par.of(stage) }
 
 // MaxParallelism is the number of key groups.
-func (e *taskEnv) MaxParallelism() int { return element.DefaultMaxParallelism }
+func (e *taskEnv) MaxParallelism() int { return e.par.most }
 
-// Now is the processing time.
+// Now is the processing time in milliseconds since the Unix epoch.
 func (e *taskEnv) Now() int64 { return time.Now().UnixMilli() }
 
 // Skipped counts a record that the policy lets go.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -11,13 +12,14 @@ import (
 	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
-// worker runs f in a goroutine under a context that Cancel of the pending checkpoint ends, and reports its event.
-func (a *attempt) worker(f func(ctx context.Context) event) {
+// worker runs f in a goroutine under a context that the end of the pending checkpoint ends, and reports its event.
+func (a *attempt) worker(p *pending, f func(ctx context.Context) event) {
 	ctx, cancel := context.WithCancel(a.ctx)
-	prev := a.pending.stop
-	a.pending.stop = func() { cancel(); prev() }
+	prev := p.stop
+	p.stop = func() { cancel(); prev() }
 	a.spawn(func() {
 		defer cancel()
 		a.report(f(ctx))
@@ -27,7 +29,7 @@ func (a *attempt) worker(f func(ctx context.Context) event) {
 // persist makes the frozen changes of all tasks durable in one file. It is the asynchronous part of the checkpoint: the
 // tasks go on meanwhile.
 func (a *attempt) persist(id element.CheckpointID) {
-	p := a.pending
+	p := a.inFlight(id)
 	deltas := make([]snapshot.TaskDelta, 0, len(p.acks))
 	var all []Frozen
 	for _, tid := range a.order {
@@ -36,19 +38,12 @@ func (a *attempt) persist(id element.CheckpointID) {
 			continue
 		}
 		all = append(all, ack.frozen)
-		deltas = append(deltas, snapshot.TaskDelta{
-			Task:    tid,
-			States:  ack.states,
-			From:    a.tasks[tid].committed.ChainEnd(),
-			To:      id,
-			Len:     ack.frozen.Len(),
-			Entries: ack.frozen.Sorted(),
-		})
+		deltas = append(deltas, a.delta(p, tid, ack))
 	}
 	name, store := p.name, a.r.ports.Checkpoints
-	a.worker(func(ctx context.Context) event {
-		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.RunRef{}}
-		refs, err := store.Persist(ctx, name, deltas)
+	a.worker(p, func(ctx context.Context) event {
+		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.Persisted{}}
+		written, err := store.Persist(ctx, name, deltas)
 		for _, f := range all {
 			err = errors.Join(err, f.Err())
 		}
@@ -56,24 +51,65 @@ func (a *attempt) persist(id element.CheckpointID) {
 			e.err = fmt.Errorf("write changes of checkpoint %s: %w", name, err)
 			return e
 		}
-		for i := range refs {
-			ref := refs[i].Run
-			if ref.IsZero() {
-				continue // nothing changed in this task
-			}
-			e.runs[deltas[i].Task] = ref
-			e.persist.Bytes += ref.Length
-			e.persist.Entries += ref.Entries
-			e.persist.Files = 1
+		for i, w := range written {
+			e.runs[deltas[i].Task] = w
+			e.count(w.Run, deltas[i].Full)
+			e.count(w.InFlight, false)
 		}
 		return e
 	})
 }
 
+// count adds a run to what was written.
+func (e *event) count(run snapshot.RunRef, full bool) {
+	if run.IsZero() {
+		return
+	}
+	e.persist.Entries += run.Entries
+	if full {
+		e.persist.FullBytes += run.Length
+	} else {
+		e.persist.Bytes += run.Length
+	}
+	if !run.IsInline() {
+		e.persist.Files = 1 // one pack file holds them all
+	}
+}
+
+// delta describes what a task changed for a checkpoint. It follows the run of the checkpoint before it, which may be in
+// flight still: then that one is committed before this one's root is written, or both are given up.
+func (a *attempt) delta(p *pending, tid element.TaskID, ack taskAck) snapshot.TaskDelta {
+	d := snapshot.TaskDelta{Task: tid, States: ack.states, From: a.tasks[tid].committed.ChainEnd(), To: p.name.ID, Len: ack.frozen.Len(), Entries: ack.frozen.Sorted()}
+	if len(ack.inflight) > 0 {
+		d.InFlight = encodeParcels(ack.inflight)
+	}
+	for _, before := range a.pending {
+		if before == p {
+			break
+		}
+		if earlier, ok := before.acks[tid]; ok && earlier.frozen.Len() > 0 {
+			d.From = before.name.ID
+		}
+	}
+	d.Full = d.From == 0 && a.tasks[tid].rescaled
+	return d
+}
+
+func encodeParcels(ps []topology.Parcel) func(add func(group int, data []byte) error) error {
+	return func(add func(group int, data []byte) error) error {
+		for _, p := range ps {
+			if err := p.Encode(add); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // seal flushes the transaction. Every task has passed the barrier, so nothing is added to it any more.
 func (a *attempt) seal(id element.CheckpointID) {
 	sink, released := a.sink, a.released
-	a.worker(func(ctx context.Context) event {
+	a.worker(a.inFlight(id), func(ctx context.Context) event {
 		select {
 		case <-released: // what was held back behind the previous barrier belongs to this transaction
 		case <-ctx.Done():
@@ -85,7 +121,7 @@ func (a *attempt) seal(id element.CheckpointID) {
 
 // writeRoot writes the file that names everything the checkpoint consists of.
 func (a *attempt) writeRoot(id element.CheckpointID) {
-	p, cfg := a.pending, a.r.cfg
+	p, cfg := a.inFlight(id), a.r.cfg
 	root := &snapshot.Root{
 		Name:             p.name,
 		Predecessor:      p.follows,
@@ -101,14 +137,14 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 			continue
 		}
 		runs := a.chainOf(tid)
-		if run, ok := p.runs[tid]; ok {
+		if run := p.runs[tid].Run; !run.IsZero() {
 			runs = append(runs, run)
 		}
-		root.Tasks = append(root.Tasks, snapshot.TaskEntry{Task: tid, Positions: []element.Position{ack.position}, States: ack.states, Runs: runs})
+		root.Tasks = append(root.Tasks, a.entry(p, tid, ack, runs))
 	}
 	p.root = root
 	store := a.r.ports.Checkpoints
-	a.worker(func(ctx context.Context) event {
+	a.worker(p, func(ctx context.Context) event {
 		ref, err := store.WriteRoot(ctx, root)
 		if fault.CodeOf(err) == fault.Corrupt {
 			// A file of the chain is gone. Either the directory is damaged: then the next attempt, which reads the committed
@@ -123,6 +159,20 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	})
 }
 
+// entry is what the root says of a task.
+func (a *attempt) entry(p *pending, tid element.TaskID, ack taskAck, runs []snapshot.RunRef) snapshot.TaskEntry {
+	e := snapshot.TaskEntry{Task: tid, States: ack.states, Runs: runs}
+	if t := a.tasks[tid]; t.exchange {
+		e.Parallelism, e.MaxParallelism = t.parallelism, a.par.most
+		if run := p.runs[tid].InFlight; !run.IsZero() {
+			e.InFlight = []snapshot.RunRef{run}
+		}
+	} else {
+		e.Positions = []element.Position{ack.position}
+	}
+	return e
+}
+
 // starts reports that a checkpoint which covers the task is the one that commits its start position. The task has not
 // taken a record yet, so it gets what checkpoint 0 gives: a handle that says "no state", and no entry in the root. A root is
 // written before its commit. Did that come to nothing, whoever owns the partition next would find it in the store without
@@ -132,12 +182,12 @@ func (t *owned) starts() bool { return t.fresh && !t.fed }
 // commit commits the transaction: outputs, positions and, in each position's metadata, the handle of the root.
 func (a *attempt) commit(act checkpoint.CommitAction) error {
 	failpoint.Hit(failpoint.PermitAfter)
-	p := a.pending
+	p := a.inFlight(act.ID)
 	c := checkpoint.Commit{Name: p.name, Permit: act.Permit}
 	for _, id := range a.order {
 		t := a.tasks[id]
 		ack, ok := p.acks[id]
-		if !ok {
+		if !ok || t.exchange {
 			continue
 		}
 		h := a.newHandle(ack.position)
@@ -181,8 +231,8 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 // not report as others do: the loop must not wait for a place among the events that only it takes.
 func (a *attempt) complete(id element.CheckpointID) error {
 	failpoint.Hit(failpoint.CompleteBefore)
-	p := a.pending
-	a.pending = nil
+	p := a.inFlight(id)
+	a.pending = slices.DeleteFunc(a.pending, func(o *pending) bool { return o == p })
 	a.r.losses = 0
 	ref := p.ref
 	a.last = &ref
@@ -226,6 +276,24 @@ func (a *attempt) release(id element.CheckpointID) {
 			a.report(event{kind: evFailed, err: fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)})
 		}
 		failpoint.Hit(failpoint.ReleaseAfter)
+	})
+}
+
+// resume takes a barrier back whose checkpoint was given up: what is held back behind it goes into the transaction that is
+// open. Like release it comes before the next seal.
+func (a *attempt) resume(ids span) {
+	sink, before, done := a.sink, a.released, make(chan struct{})
+	a.released = done
+	a.spawn(func() {
+		defer close(done)
+		select {
+		case <-before:
+		case <-a.ctx.Done():
+			return
+		}
+		if err := sink.Resume(a.ctx, ids.first, ids.last); err != nil && a.ctx.Err() == nil {
+			a.report(event{kind: evFailed, err: fmt.Errorf("take back the barriers of checkpoints %d to %d: %w", ids.first, ids.last, err)})
+		}
 	})
 }
 

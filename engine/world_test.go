@@ -360,6 +360,7 @@ type worldSink struct {
 	writers map[element.TaskID]bool
 	held    map[element.TaskID][]worldQueue
 	over    bool
+	back    element.CheckpointID // barriers up to it that are not held were taken back
 }
 
 type worldQueue struct {
@@ -367,12 +368,12 @@ type worldQueue struct {
 	recs  []element.Record
 }
 
-func (s *worldSink) Writer(task element.TaskID, behind element.CheckpointID) SinkWriter {
+func (s *worldSink) Writer(task element.TaskID, behind ...element.CheckpointID) SinkWriter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writers[task] = true
-	if behind != 0 {
-		s.held[task] = []worldQueue{{after: behind}}
+	for _, id := range behind {
+		s.held[task] = append(s.held[task], worldQueue{after: id})
 	}
 	return &worldWriter{s, task}
 }
@@ -411,6 +412,35 @@ func (s *worldSink) Release(id element.CheckpointID) error {
 		}
 		s.m.open = append(s.m.open, qs[0].recs...)
 		if s.held[task] = qs[1:]; len(qs) == 1 {
+			delete(s.held, task)
+		}
+	}
+	return nil
+}
+
+func (s *worldSink) Resume(_ context.Context, id, last element.CheckpointID) error {
+	time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.m.sealed >= id {
+		s.m.sealed = 0
+	}
+	s.back = last // who passes one of them now passes nothing
+	for task, qs := range s.held {
+		i := slices.IndexFunc(qs, func(q worldQueue) bool { return q.after >= id })
+		if i < 0 {
+			continue
+		}
+		for _, q := range qs[i:] {
+			if i == 0 {
+				s.m.open = append(s.m.open, q.recs...)
+			} else {
+				qs[i-1].recs = append(qs[i-1].recs, q.recs...)
+			}
+		}
+		if s.held[task] = qs[:i]; i == 0 {
 			delete(s.held, task)
 		}
 	}
@@ -459,7 +489,9 @@ func (w *worldWriter) Write(_ context.Context, _ int, recs []element.Record) err
 func (w *worldWriter) Barrier(id element.CheckpointID) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	w.s.held[w.task] = append(w.s.held[w.task], worldQueue{after: id})
+	if id > w.s.back {
+		w.s.held[w.task] = append(w.s.held[w.task], worldQueue{after: id})
+	}
 }
 
 // worldState is the store behind the engine's interface.

@@ -100,8 +100,8 @@ func lateOutput(p *engine.Ports) {
 	}
 }
 
-func (t tardy) Writer(task element.TaskID, behind element.CheckpointID) engine.SinkWriter {
-	return &tardyWriter{SinkWriter: t.Sink.Writer(task, behind)}
+func (t tardy) Writer(task element.TaskID, behind ...element.CheckpointID) engine.SinkWriter {
+	return &tardyWriter{SinkWriter: t.Sink.Writer(task, behind...)}
 }
 
 type tardyWriter struct {

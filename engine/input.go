@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/topology"
+)
+
+// input is what comes to a subtask of an exchange: a channel from every task that sends to it. The gate decides what a
+// barrier means; this does it. It belongs to the task's goroutine, but for news and the channels.
+type input struct {
+	channels []*channel
+	gate     *gate.Gate
+	news     atomic.Bool // a barrier that may overtake has come in one of the channels
+	next     int         // the channel that is looked at first
+	timeout  time.Duration
+
+	// replay is what was in flight when the state was taken. It comes before everything in the channels; until it is worked
+	// off nothing is read from them, so that records of one sender stay in order.
+	replay []topology.Parcel
+
+	current  gate.Barrier // of the newest checkpoint that a barrier came of
+	began    time.Time    // when the first one came
+	switchAt time.Time    // when its alignment is given up and it goes on unaligned; zero: not to be
+
+	open *cutOff // a checkpoint whose state is frozen and whose records in flight are not all there yet
+}
+
+// cutOff is an unaligned checkpoint of this task between its cut and the last barrier.
+type cutOff struct {
+	id  element.CheckpointID
+	ack taskAck
+}
+
+// urgent serves what does not wait for its turn: barriers that may overtake, and the end of the patience with an alignment.
+func (in *input) urgent(t *task) (bool, error) {
+	if in.news.Load() && in.news.Swap(false) {
+		for i, c := range in.channels {
+			for _, b := range c.announced() {
+				in.firstBarrier(b)
+				if err := in.perform(t, in.gate.Announced(i, b)); err != nil {
+					return true, err
+				}
+			}
+		}
+		return true, nil
+	}
+	if !in.switchAt.IsZero() && !time.Now().Before(in.switchAt) {
+		in.switchAt = time.Time{}
+		return true, in.perform(t, in.gate.TimedOut(in.current.ID))
+	}
+	return false, nil
+}
+
+// take is the task's turn: one passage from a channel that is not blocked. Barriers are taken also when there is no room
+// for what records would make.
+func (in *input) take(t *task) (bool, error) {
+	if t.halted {
+		return false, nil
+	}
+	// A barrier comes from the coordinator when all inputs have ended, or when they are feedback and bring none.
+	if it, ok := t.inbox.popBarrier(); ok {
+		return true, t.onBarrier(it.barrier)
+	}
+	room := t.outs.credit()
+	if len(in.replay) > 0 {
+		if !room {
+			return false, nil
+		}
+		p := in.replay[0]
+		in.replay[0] = nil
+		in.replay = in.replay[1:]
+		return true, in.receive(t, p)
+	}
+	for k := range in.channels {
+		i := (in.next + k) % len(in.channels)
+		if in.gate.Blocked(i) {
+			continue
+		}
+		if p, ok := in.channels[i].pop(room); ok {
+			in.next = i + 1
+			return true, in.passage(t, i, p)
+		}
+	}
+	return false, nil
+}
+
+func (in *input) passage(t *task, i int, p passage) error {
+	switch {
+	case p.parcel != nil:
+		return in.receive(t, p.parcel)
+	case p.barrier.ID != 0:
+		in.firstBarrier(p.barrier)
+		return in.perform(t, in.gate.Barrier(i, p.barrier))
+	case p.cancel != 0:
+		return in.perform(t, in.gate.Cancelled(i, p.cancel))
+	}
+	if err := in.perform(t, in.gate.Ended(i)); err != nil || !in.gate.AllEnded() {
+		return err
+	}
+	return t.onEnd()
+}
+
+func (in *input) receive(t *task, p topology.Parcel) error {
+	t.movedNow()
+	n := int64(p.Len())
+	if err := t.chain.Receive(p); err != nil {
+		return err
+	}
+	if err := t.state.Err(); err != nil {
+		return fmt.Errorf("task %s: %w", t.id, err)
+	}
+	t.stats.records.Add(n)
+	t.checkLimit()
+	return nil
+}
+
+// firstBarrier notes when the alignment of a checkpoint began.
+func (in *input) firstBarrier(b gate.Barrier) {
+	if in.current.ID < b.ID {
+		in.current, in.began, in.switchAt = b, time.Now(), time.Time{}
+	}
+}
+
+// perform does what the gate says.
+func (in *input) perform(t *task, actions []gate.Action) error {
+	for _, act := range actions {
+		switch act := act.(type) {
+		case gate.Block, gate.Unblock: // Blocked is asked before each turn
+		case gate.StartTimer:
+			in.switchAt = time.Now().Add(in.timeout)
+		case gate.Snapshot:
+			if err := in.snapshot(t, act); err != nil {
+				return err
+			}
+		case gate.CloseRecording:
+			in.open.add(in.channels[act.Input].recorded())
+		case gate.Captured:
+			t.report(event{kind: evBarrier, id: act.ID, task: t.id, ack: in.open.ack})
+			in.open = nil
+		case gate.Abort:
+			in.abort(t, act.ID)
+		default:
+			return fmt.Errorf("task %s: the gate asks for %v", t.id, act)
+		}
+	}
+	return nil
+}
+
+// snapshot cuts the task's state, and captures what is in flight before the barrier when it is unaligned.
+//
+// The notices are looked at first. The coordinator says that it has given up an earlier checkpoint before it triggers the
+// next one, but the notice takes another way than the barrier, which may have come in between:
+//
+//	the task                     the loop                            a source
+//	looks at the notices: none
+//	                             abandon 7 -> every inbox
+//	                             trigger 8 -> the sources' inboxes
+//	                                                                 passes barrier 8
+//	takes barrier 8
+//
+// Frozen without knowing of it, checkpoint 8 would lack what the task changed between 6 and 7.
+func (in *input) snapshot(t *task, act gate.Snapshot) error {
+	for {
+		it, ok := t.inbox.tryPopNotice()
+		if !ok {
+			break
+		}
+		if err := t.notice(it); err != nil {
+			return err
+		}
+	}
+	in.switchAt = time.Time{}
+	ack, err := t.cut(act.ID, act.Forward)
+	if err != nil {
+		return err
+	}
+	ack.alignment, ack.unaligned = ack.at.Sub(in.began), act.Unaligned
+	if !act.Unaligned {
+		t.report(event{kind: evBarrier, id: act.ID, task: t.id, ack: ack})
+		return nil
+	}
+	in.open = &cutOff{id: act.ID, ack: ack}
+	for _, p := range in.replay {
+		p.Keep()
+	}
+	in.open.add(in.replay)
+	for _, i := range act.Overtake {
+		in.open.add(in.channels[i].capture(act.ID))
+	}
+	for _, i := range act.Record {
+		in.open.add(in.channels[i].capture(act.ID))
+	}
+	return nil
+}
+
+func (c *cutOff) add(ps []topology.Parcel) {
+	c.ack.inflight = append(c.ack.inflight, ps...)
+	for _, p := range ps {
+		c.ack.buffered += int64(p.Len())
+		c.ack.bufferedBytes += int64(p.Size())
+	}
+}
+
+// abort gives a checkpoint up: whoever comes behind is told, and what was captured for it is dropped.
+func (in *input) abort(t *task, id element.CheckpointID) {
+	in.switchAt = time.Time{}
+	if in.open != nil && in.open.id == id {
+		in.open = nil
+		for _, c := range in.channels {
+			c.recorded()
+		}
+	}
+	t.outs.cancel(id)
+	t.report(event{kind: evDeclined, id: id, task: t.id, err: fault.Restartf(fault.Failed, "task %s: its barriers did not come together", t.id)})
+}
+
+// abandoned: the coordinator has given checkpoints up. Their barriers may be here, on the way, or have passed.
+func (in *input) abandoned(t *task, ids span) error {
+	for id := ids.first; id <= ids.last; id++ {
+		if err := in.perform(t, in.gate.Cancelled(gate.Coordinator, id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

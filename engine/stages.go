@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// parallelismOf gives the number of subtasks of every exchange of a plan.
+func parallelismOf(plan *topology.Plan, cfg Config) parallelism {
+	par := parallelism{most: cfg.MaxParallelism, byStage: map[int]int{}}
+	for _, s := range plan.Stages {
+		if s.Kind == topology.SourceStage {
+			continue
+		}
+		n := s.Parallelism
+		if n == 0 {
+			n = cfg.Parallelism
+		}
+		par.byStage[s.Index] = min(n, cfg.MaxParallelism)
+	}
+	return par
+}
+
+// stageFacts gives what the resolution needs to know of the exchanges.
+func (a *attempt) stageFacts() []snapshot.StageFacts {
+	var out []snapshot.StageFacts
+	for _, s := range a.r.plan.Stages {
+		if s.Kind != topology.SourceStage {
+			out = append(out, snapshot.StageFacts{Name: s.Name, Parallelism: a.par.of(s.Index), MaxParallelism: a.par.most})
+		}
+	}
+	return out
+}
+
+// stageOf finds the stage of a task.
+func (a *attempt) stageOf(id element.TaskID) topology.StagePlan {
+	i := slices.IndexFunc(a.r.plan.Stages, func(s topology.StagePlan) bool { return s.Name == id.Source })
+	return a.r.plan.Stages[i]
+}
+
+// asSubtask makes a task that of an exchange, when it is one.
+func (a *attempt) asSubtask(t *task) {
+	s := a.stageOf(t.id)
+	t.stage, t.hasTimers, t.brake = s.Index, s.Timers, a.brake
+	if s.Kind == topology.SourceStage {
+		return
+	}
+	t.exchange, t.parallelism, t.feedbackOnly = true, a.par.of(s.Index), s.Kind == topology.FeedbackStage
+}
+
+// restoreSubtask gives a subtask of an exchange its state. When the parallelism has changed, its keys are in several tasks
+// of the checkpoint, among others that are not its own. Then it has no chain of runs to go on with: what is read counts as
+// changed, and the next checkpoint writes all of it.
+func (in *intake) restoreSubtask(ctx context.Context, t *owned, d snapshot.Decision) error {
+	a := in.a
+	if len(d.Sources) == 0 || d.Entry.Parallelism > 0 {
+		return in.restoreOwn(ctx, t, d)
+	}
+	t.rescaled = true
+	if err := a.readState(ctx, t); err != nil { // no root: an empty store with the states of the plan
+		return err
+	}
+	for _, entry := range d.Sources {
+		tables := make([]topology.StateTable, len(entry.States))
+		for i, s := range entry.States {
+			var err error
+			if tables[i], err = t.state.Table(s.Name, s.Codec); err != nil {
+				return err
+			}
+			if !slices.Contains(t.stateInfo, s) {
+				t.stateInfo = append(t.stateInfo, s)
+			}
+		}
+		stats, err := a.r.ports.Checkpoints.Restore(ctx, entry, d.KeepKeys(), func(e snapshot.Entry) error {
+			if e.Deleted {
+				tables[e.State].Delete(e.Key)
+			} else {
+				tables[e.State].Put(e.Key, e.Value)
+			}
+			return t.state.Err()
+		})
+		if err != nil {
+			return fmt.Errorf("restore task %s from task %s of checkpoint %s: %w", t.id, entry.Task, d.Root.Name, err)
+		}
+		if a.r.lis.Restored != nil {
+			a.r.lis.Restored(t.id, d.Root, stats, 0)
+		}
+	}
+	return nil
+}
+
+// replayParcels is how many records of those in flight make one parcel.
+const replayParcels = 256
+
+// replay reads what was on the way to a subtask when the checkpoint was taken.
+func (in *intake) replay(ctx context.Context, t *owned, d snapshot.Decision) error {
+	var some [][]byte
+	flush := func() error {
+		if len(some) == 0 {
+			return nil
+		}
+		p, err := t.chain.Restore(some)
+		if err != nil {
+			return fmt.Errorf("task %s: records in flight of checkpoint %s: %w", t.id, d.Root.Name, err)
+		}
+		t.in.replay = append(t.in.replay, p)
+		some = some[:0]
+		return nil
+	}
+	for i := range d.Sources {
+		_, err := in.a.r.ports.Checkpoints.RestoreInFlight(ctx, d.Sources[i], d.KeepInFlight(&d.Sources[i]), func(_ int, data []byte) error {
+			if some = append(some, slices.Clone(data)); len(some) < replayParcels {
+				return nil
+			}
+			return flush()
+		})
+		if err != nil {
+			return fmt.Errorf("restore task %s from checkpoint %s: %w", t.id, d.Root.Name, err)
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replayAll reads what was on the way to the subtasks.
+func (in *intake) replayAll(decisions map[element.TaskID]snapshot.Decision) error {
+	for _, t := range in.tasks {
+		if d := decisions[t.id]; t.exchange && (d.Kind == snapshot.Restore || d.Kind == snapshot.Recovered) {
+			if err := in.replay(in.ctx, t, d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// wire puts channels between the tasks and gates before those behind an exchange. All tasks are there, none runs.
+func (a *attempt) wire() {
+	cfg := a.r.cfg
+	for _, s := range a.r.plan.Stages {
+		if s.Kind == topology.SourceStage {
+			continue
+		}
+		var receivers []*task
+		for i := range a.par.of(s.Index) {
+			receivers = append(receivers, a.tasks[element.TaskID{Source: s.Name, Partition: int32(i)}].task)
+		}
+		for _, id := range a.order {
+			if !slices.Contains(s.From, id.Source) {
+				continue
+			}
+			sender := a.tasks[id]
+			cs := make([]*channel, len(receivers))
+			for i, r := range receivers {
+				cs[i] = &channel{limit: cfg.ChannelRecords, receiver: r.bell, sender: sender.bell, news: &r.in.news, feedback: r.feedbackOnly}
+				r.in.channels = append(r.in.channels, cs[i])
+			}
+			sender.outs.add(s.Index, cs)
+		}
+		for _, r := range receivers {
+			opts := []gate.Option{gate.After(a.lastID)}
+			if r.feedbackOnly {
+				for i := range r.in.channels {
+					opts = append(opts, gate.Feedback(i))
+				}
+			}
+			r.in.gate = gate.New(len(r.in.channels), cfg.gateMode(), opts...)
+		}
+	}
+	for _, id := range a.order {
+		if t := a.tasks[id]; !t.exchange {
+			a.brake.add(t.bell)
+		}
+	}
+}
+
+// onEnded notes that no record comes to a task any more. From now on the coordinator brings it the barriers; that of a
+// checkpoint which was triggered before this was known may have been missed:
+//
+//	the loop                       a source                the task behind it
+//	                               sends its end
+//	trigger 7 -> the source        passes barrier 7 to nobody
+//	                                                       takes the end: over
+//	is told, brings 7
+//
+// The task ignores a barrier that it has passed.
+func (a *attempt) onEnded(id element.TaskID) []checkpoint.Action {
+	t := a.tasks[id]
+	if t == nil || t.over {
+		return nil
+	}
+	t.over = true
+	if t.exchange {
+		for _, p := range a.pending {
+			if _, passed := p.acks[id]; !passed {
+				t.inbox.barrier(p.barrier)
+			}
+		}
+	}
+	for _, o := range a.tasks {
+		if !o.over {
+			return nil
+		}
+	}
+	a.finished = true
+	a.stopIn() // evDrained, and with it the final checkpoint, follows
+	return nil
+}
