@@ -96,6 +96,7 @@ func (a *attempt) run() error {
 		return err
 	}
 	a.announce()
+	a.r.policy.Running(a.now())
 	a.r.running.Store(a)
 	return a.loop()
 }

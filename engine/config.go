@@ -9,6 +9,9 @@ import (
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine/gate"
+	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/topology"
 )
 
 // Config is what an engine needs to know besides the plan and the ports.
@@ -33,6 +36,8 @@ type Config struct {
 	// checkpoint begins aligned, and a task whose barriers have not come together by then goes on unaligned.
 	Unaligned      bool
 	AlignedTimeout time.Duration
+	// ForceIterations takes checkpoints although the plan has a feedback edge, whose records are lost with a failure.
+	ForceIterations bool
 	// Parallelism is the number of subtasks of an exchange that does not say it itself. Default: the number of CPUs, at most
 	// 8. MaxParallelism is the number of key groups, the most that a parallelism can be. Default 128.
 	Parallelism, MaxParallelism int
@@ -53,12 +58,11 @@ type Config struct {
 	MaxChain int
 	// ShutdownTimeout bounds the graceful stop, the last checkpoint included. Default 30 s.
 	ShutdownTimeout time.Duration
-	// InitialBackoff, MaxBackoff, BackoffMultiplier and ResetBackoffThreshold are those of Flink's exponential-delay
-	// restart strategy: defaults 1 s, 1 min, 1.5 and 1 h.
-	InitialBackoff        time.Duration
-	MaxBackoff            time.Duration
-	BackoffMultiplier     float64
-	ResetBackoffThreshold time.Duration
+	// Restart is the restart strategy. Its jitter is drawn from math/rand.
+	Restart restart.Config
+	// LossDelay is the wait after the second loss of partitions in a row; it doubles with each further one, up to 5 s.
+	// Default 1 s.
+	LossDelay time.Duration
 }
 
 // withDefaults fills what is zero.
@@ -72,12 +76,7 @@ func (c Config) withDefaults() Config {
 	def(&c.CheckpointTimeout, 50*time.Second)
 	def(&c.CleanGroupInterval, time.Minute)
 	def(&c.ShutdownTimeout, 30*time.Second)
-	def(&c.InitialBackoff, time.Second)
-	def(&c.MaxBackoff, time.Minute)
-	def(&c.ResetBackoffThreshold, time.Hour)
-	if c.BackoffMultiplier == 0 {
-		c.BackoffMultiplier = 1.5
-	}
+	def(&c.LossDelay, time.Second)
 	if c.Parallelism == 0 {
 		c.Parallelism = min(runtime.NumCPU(), 8)
 	}
@@ -141,6 +140,20 @@ func (c Config) validate() error {
 	bad(c.AlignedTimeout > 0 && !c.Unaligned, "aligned timeout %s without unaligned checkpoints", c.AlignedTimeout)
 	bad(c.UncommittedLimit < 1, "uncommitted limit %d: want at least 1 byte", c.UncommittedLimit)
 	bad(c.MaxChain < 1, "max chain %d: want at least 1", c.MaxChain)
-	bad(c.BackoffMultiplier < 1, "backoff multiplier %g: want at least 1", c.BackoffMultiplier)
 	return errors.Join(errs...)
+}
+
+// suits refuses a plan that cannot be run with these settings.
+func (c Config) suits(plan *topology.Plan) error {
+	for _, s := range plan.Stages {
+		switch {
+		case s.Kind == topology.BroadcastStage && c.Unaligned:
+			return fault.Stopf(fault.BadFile, "step %s: a broadcast with checkpointing.unaligned true: what is on the way to one subtask of it is not what is on the way to another; use aligned checkpoints", s.Name)
+		case s.Kind == topology.FeedbackStage && !c.ForceIterations:
+			return fault.Stopf(fault.BadFile, "step %s: a feedback edge within the process with checkpointing.force false: records on it are lost with a failure; send them through a topic of their own, or set checkpointing.force to true", s.Name)
+		case s.Kind != topology.SourceStage && s.Parallelism > c.MaxParallelism:
+			return fault.Stopf(fault.BadFile, "step %s: parallelism %d is above the max parallelism, %d", s.Name, s.Parallelism, c.MaxParallelism)
+		}
+	}
+	return nil
 }

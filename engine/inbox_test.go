@@ -147,18 +147,6 @@ func TestFeederEndsWithTheContext(t *testing.T) {
 	require.ErrorIs(t, f.deliver(ctx, delivery(0, 2, 1)), context.Canceled)
 }
 
-func TestBackoffGrowsToItsMaximumAndResets(t *testing.T) {
-	b := backoff{initial: time.Second, max: 3 * time.Second, reset: time.Hour, factor: 1.5}
-	var got []time.Duration
-	now := time.Duration(0)
-	for range 5 {
-		got = append(got, b.next(now))
-		now += time.Minute
-	}
-	require.Equal(t, []time.Duration{time.Second, 1500 * time.Millisecond, 2250 * time.Millisecond, 3 * time.Second, 3 * time.Second}, got)
-	require.Equal(t, time.Second, b.next(now+2*time.Hour))
-}
-
 // The source decides on a delivery, the partition leaves and comes back, and only then the delivery is handed over.
 func TestFeederKeepsALateDeliveryFromTheNextStay(t *testing.T) {
 	f := newFeeder(func(...element.TopicPartition) {})

@@ -18,6 +18,4 @@ func TestDelayAfterLosses(t *testing.T) {
 	require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second}, got)
 	r.losses = 1000
 	require.Equal(t, 5*time.Second, r.lossDelay())
-	r.cfg.MaxBackoff = time.Second
-	require.Equal(t, time.Second, r.lossDelay())
 }

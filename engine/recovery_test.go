@@ -348,7 +348,7 @@ func TestRejoiningAgainAndAgainBacksOff(t *testing.T) {
 		return false, fault.New(fault.Rejoin, fault.Failed, "not known to the group")
 	}
 	cfg := w.config()
-	cfg.InitialBackoff, cfg.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond
+	cfg.LossDelay = 100 * time.Millisecond
 	var delays []time.Duration
 	ended := make(chan struct{}, 100)
 	stop := w.start(cfg, &Listener{AttemptEnded: func(_ int, err error, _ fault.Recovery, delay time.Duration) {

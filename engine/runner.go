@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
@@ -34,6 +36,7 @@ type Runner struct {
 	lis   *Listener
 	start time.Time
 
+	policy  *restart.Policy         // touched where attempts are, and by the running one when it begins to process
 	running atomic.Pointer[attempt] // while its loop runs; for Revoke
 
 	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
@@ -65,7 +68,14 @@ func New(plan *topology.Plan, cfg Config, ports Ports, lis *Listener) (*Runner, 
 	if lis == nil {
 		lis = &Listener{}
 	}
-	return &Runner{plan: plan, cfg: cfg, ports: ports, lis: lis, start: time.Now(), kept: map[element.TaskID]*keptState{}, untidy: true}, nil
+	policy, err := restart.New(cfg.Restart, rand.Float64)
+	if err != nil {
+		return nil, fault.Stopf(fault.BadFile, "engine configuration: %w", err)
+	}
+	if err := cfg.suits(plan); err != nil {
+		return nil, err
+	}
+	return &Runner{plan: plan, cfg: cfg, ports: ports, lis: lis, start: time.Now(), policy: policy, kept: map[element.TaskID]*keptState{}, untidy: true}, nil
 }
 
 // Run processes until ctx ends; then it takes a last checkpoint, within the shutdown timeout, and returns nil. Any
@@ -79,12 +89,12 @@ func (r *Runner) Run(ctx context.Context) error {
 	})
 	defer stopping()
 
-	bo := backoff{initial: r.cfg.InitialBackoff, max: r.cfg.MaxBackoff, reset: r.cfg.ResetBackoffThreshold, factor: r.cfg.BackoffMultiplier, jitter: 0.1}
 	for n := 1; ; n++ {
 		asg, err := r.awaitAssignment(ctx)
 		if err == nil && ctx.Err() != nil {
 			return nil
 		}
+		r.policy.Started(time.Since(r.start))
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
@@ -93,6 +103,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		if errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) {
+			r.policy.Ended(time.Since(r.start))
 			r.ended(n, nil, fault.Rejoin, 0)
 			continue
 		}
@@ -109,10 +120,16 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 		var delay time.Duration
 		if class == fault.Rejoin {
+			r.policy.Ended(time.Since(r.start))
 			delay = r.lossDelay()
 			r.losses++
 		} else {
-			delay = bo.next(time.Since(r.start))
+			var verdict *restart.Verdict
+			if delay, verdict = r.policy.Failed(time.Since(r.start), err); verdict != nil {
+				err = verdict.Fault()
+				r.ended(n, err, fault.Stop, 0)
+				return err
+			}
 			r.losses = 0
 		}
 		r.ended(n, err, class, delay)
@@ -134,7 +151,7 @@ func (r *Runner) lossDelay() time.Duration {
 	if r.losses == 0 {
 		return 0
 	}
-	return min(r.cfg.InitialBackoff<<min(r.losses-1, 20), r.cfg.MaxBackoff, mostLossDelay)
+	return min(r.cfg.LossDelay<<min(r.losses-1, 20), mostLossDelay)
 }
 
 func (r *Runner) ended(n int, err error, class fault.Recovery, delay time.Duration) {

@@ -177,8 +177,8 @@ func (t *task) takeDelivery() (bool, error) {
 		if !ok {
 			return false, nil
 		}
-		if it.end {
-			return true, t.onEnd()
+		if it.end || it.barrier.ID != 0 { // a barrier may have come since popBarrier
+			return true, t.takeItem(it)
 		}
 		t.feed.tookOne()
 		t.rest, t.working = it.delivery, true

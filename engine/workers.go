@@ -32,12 +32,14 @@ func (a *attempt) persist(id element.CheckpointID) {
 	p := a.inFlight(id)
 	deltas := make([]snapshot.TaskDelta, 0, len(p.acks))
 	var all []Frozen
+	var before []int64 // bytes of the runs that the deltas follow
 	for _, tid := range a.order {
 		ack, ok := p.acks[tid]
 		if !ok {
 			continue
 		}
 		all = append(all, ack.frozen)
+		before = append(before, a.tasks[tid].committed.RunBytes())
 		deltas = append(deltas, a.delta(p, tid, ack))
 	}
 	name, store := p.name, a.r.ports.Checkpoints
@@ -53,24 +55,24 @@ func (a *attempt) persist(id element.CheckpointID) {
 		}
 		for i, w := range written {
 			e.runs[deltas[i].Task] = w
-			e.count(w.Run, deltas[i].Full)
-			e.count(w.InFlight, false)
+			e.count(w.Run)
+			e.count(w.InFlight)
+			if !deltas[i].Full {
+				e.persist.FullBytes += before[i]
+			}
 		}
 		return e
 	})
 }
 
 // count adds a run to what was written.
-func (e *event) count(run snapshot.RunRef, full bool) {
+func (e *event) count(run snapshot.RunRef) {
 	if run.IsZero() {
 		return
 	}
+	e.persist.Bytes += run.Length
+	e.persist.FullBytes += run.Length
 	e.persist.Entries += run.Entries
-	if full {
-		e.persist.FullBytes += run.Length
-	} else {
-		e.persist.Bytes += run.Length
-	}
 	if !run.IsInline() {
 		e.persist.Files = 1 // one pack file holds them all
 	}
@@ -267,22 +269,32 @@ func (a *attempt) complete(id element.CheckpointID) error {
 // release lets the output flow that was held back behind a barrier. It may block while the client's buffers are full,
 // so the loop does not wait for it; the next seal does.
 func (a *attempt) release(id element.CheckpointID) {
-	sink, done := a.sink, make(chan struct{})
-	a.released = done
-	a.spawn(func() {
-		defer close(done)
+	sink := a.sink
+	a.afterReleased(func() error {
 		failpoint.Hit(failpoint.ReleaseBefore)
-		if err := sink.Release(id); err != nil && a.ctx.Err() == nil {
-			a.report(event{kind: evFailed, err: fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)})
+		if err := sink.Release(id); err != nil {
+			return fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)
 		}
 		failpoint.Hit(failpoint.ReleaseAfter)
+		return nil
 	})
 }
 
-// resume takes a barrier back whose checkpoint was given up: what is held back behind it goes into the transaction that is
-// open. Like release it comes before the next seal.
+// resume takes barriers back whose checkpoints were given up: what is held back behind them follows what lies before them.
 func (a *attempt) resume(ids span) {
-	sink, before, done := a.sink, a.released, make(chan struct{})
+	sink, ctx := a.sink, a.ctx
+	a.afterReleased(func() error {
+		if err := sink.Resume(ctx, ids.first, ids.last); err != nil {
+			return fmt.Errorf("take back the barriers of checkpoints %d to %d: %w", ids.first, ids.last, err)
+		}
+		return nil
+	})
+}
+
+// afterReleased runs a change of what is held back when the one before it is done. The next seal waits for the last one:
+// a barrier may be taken back while an older checkpoint commits, and then both belong before that seal.
+func (a *attempt) afterReleased(f func() error) {
+	before, done := a.released, make(chan struct{})
 	a.released = done
 	a.spawn(func() {
 		defer close(done)
@@ -291,8 +303,8 @@ func (a *attempt) resume(ids span) {
 		case <-a.ctx.Done():
 			return
 		}
-		if err := sink.Resume(a.ctx, ids.first, ids.last); err != nil && a.ctx.Err() == nil {
-			a.report(event{kind: evFailed, err: fmt.Errorf("take back the barriers of checkpoints %d to %d: %w", ids.first, ids.last, err)})
+		if err := f(); err != nil && a.ctx.Err() == nil {
+			a.report(event{kind: evFailed, err: err})
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
@@ -360,7 +361,7 @@ type worldSink struct {
 	writers map[element.TaskID]bool
 	held    map[element.TaskID][]worldQueue
 	over    bool
-	back    element.CheckpointID // barriers up to it that are not held were taken back
+	back    []span // barriers that were taken back
 }
 
 type worldQueue struct {
@@ -388,7 +389,7 @@ func (s *worldSink) Seal(_ context.Context, id element.CheckpointID) error {
 	defer s.mu.Unlock()
 	for task := range s.writers { // as strict as the real one: what is sealed must have everything, and nothing too much
 		if qs := s.held[task]; len(qs) == 0 || qs[0].after != id {
-			return fault.Stopf(fault.Failed, "seal %d: task %s holds %v", id, task, qs)
+			return fault.Stopf(fault.Failed, "seal %d: task %s holds %d queues", id, task, len(qs))
 		}
 	}
 	s.w.mu.Lock()
@@ -424,23 +425,23 @@ func (s *worldSink) Resume(_ context.Context, id, last element.CheckpointID) err
 	defer s.mu.Unlock()
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	if s.m.sealed >= id {
+	if id <= s.m.sealed && s.m.sealed <= last {
 		s.m.sealed = 0
 	}
-	s.back = last // who passes one of them now passes nothing
+	s.back = append(s.back, span{id, last}) // who passes one of them now passes nothing
 	for task, qs := range s.held {
-		i := slices.IndexFunc(qs, func(q worldQueue) bool { return q.after >= id })
-		if i < 0 {
-			continue
-		}
-		for _, q := range qs[i:] {
-			if i == 0 {
+		var kept []worldQueue
+		for _, q := range qs {
+			switch {
+			case q.after < id || q.after > last:
+				kept = append(kept, q)
+			case len(kept) == 0:
 				s.m.open = append(s.m.open, q.recs...)
-			} else {
-				qs[i-1].recs = append(qs[i-1].recs, q.recs...)
+			default:
+				kept[len(kept)-1].recs = append(kept[len(kept)-1].recs, q.recs...)
 			}
 		}
-		if s.held[task] = qs[:i]; i == 0 {
+		if s.held[task] = kept; len(kept) == 0 {
 			delete(s.held, task)
 		}
 	}
@@ -489,7 +490,7 @@ func (w *worldWriter) Write(_ context.Context, _ int, recs []element.Record) err
 func (w *worldWriter) Barrier(id element.CheckpointID) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	if id > w.s.back {
+	if !slices.ContainsFunc(w.s.back, func(b span) bool { return b.has(id) }) {
 		w.s.held[w.task] = append(w.s.held[w.task], worldQueue{after: id})
 	}
 }
@@ -548,7 +549,8 @@ func (m *member) ports() Ports {
 
 func (m *member) config() Config {
 	return Config{Application: app, Instance: m.name, ClusterID: "c1", Incarnation: element.Incarnation(1 + rand.Uint64()>>1),
-		Interval: 5 * time.Millisecond, InitialBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond}
+		Interval: 5 * time.Millisecond, LossDelay: time.Millisecond,
+		Restart: restart.Config{Exponential: restart.Exponential{InitialBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond}}}
 }
 
 // start runs the engine until stop.

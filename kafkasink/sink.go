@@ -115,18 +115,18 @@ func New(cfg Config) (*Sink, error) {
 }
 
 // Writer gives the writer of a task, the same one each time.
-func (s *Sink) Writer(task element.TaskID) *Writer { return s.WriterBehind(task, 0) }
+func (s *Sink) Writer(task element.TaskID) *Writer { return s.WriterBehind(task) }
 
-// WriterBehind is Writer; when it makes the writer, that one has passed a barrier already, if behind is not 0: its task
-// comes while the checkpoint is in flight. A Seal that runs meanwhile never sees a writer that has not.
-func (s *Sink) WriterBehind(task element.TaskID, behind element.CheckpointID) *Writer {
+// WriterBehind is Writer; when it makes the writer, that one has passed the barriers behind already, which grow: its task
+// comes while those checkpoints are in flight. A Seal that runs meanwhile never sees a writer that has not.
+func (s *Sink) WriterBehind(task element.TaskID, behind ...element.CheckpointID) *Writer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.writers[task]
 	if w == nil {
 		w = &Writer{sink: s, task: task}
-		if behind != 0 {
-			w.Barrier(behind)
+		for _, id := range behind {
+			w.Barrier(id)
 		}
 		s.writers[task] = w
 	}

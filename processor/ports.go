@@ -42,8 +42,8 @@ type sink struct{ *kafkasink.Sink }
 var _ engine.Sink = sink{}
 
 // Writer gives the writer of a task.
-func (s sink) Writer(task element.TaskID, behind element.CheckpointID) engine.SinkWriter {
-	return s.WriterBehind(task, behind)
+func (s sink) Writer(task element.TaskID, behind ...element.CheckpointID) engine.SinkWriter {
+	return s.WriterBehind(task, behind...)
 }
 
 // state is a store as the engine sees it.

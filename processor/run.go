@@ -139,6 +139,7 @@ func (s *service) openCheckpoints(ctx context.Context) error {
 	var err error
 	s.repo, err = snapshot.OpenRepository(ctx, snapshot.Config{
 		Dir: s.cfg.CheckpointsDir, Storage: s.cfg.Storage, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints, Logger: s.log,
+		MemoryThreshold: int(max(s.cfg.MemoryThreshold, 0)), WriteBufferSize: int(s.cfg.WriteBufferSize),
 	})
 	if err != nil {
 		return err
@@ -218,6 +219,8 @@ func (s *service) run(ctx context.Context) error {
 	r, err := engine.New(s.plan, engine.Config{
 		Application: s.plan.Application, Instance: s.instance, ClusterID: s.cluster.ID, Incarnation: s.incarnation,
 		Interval: s.cfg.Interval, CheckpointTimeout: s.cfg.CheckpointTimeout, MinPause: s.cfg.MinPause,
+		MaxConcurrent: s.cfg.MaxConcurrent, TolerableFailures: max(s.cfg.TolerableFailures, checkpoint.Unlimited), TransactionTimeout: s.cfg.TransactionTimeout,
+		Unaligned: s.cfg.Unaligned, AlignedTimeout: s.cfg.AlignedTimeout, ForceIterations: s.cfg.ForceIterations, Restart: s.cfg.Restart,
 		UncommittedLimit: s.cfg.UncommittedLimit, ShutdownTimeout: s.cfg.ShutdownTimeout,
 		RecoverFromStore: s.cfg.RecoverFromStore,
 	}, ports, logging(s.log, s.cfg.Listener))

@@ -64,6 +64,15 @@ type SavepointRef struct {
 // ChainEnd is the checkpoint up to which the runs reach, 0 when there are none. The next delta's From is this.
 func (e TaskEntry) ChainEnd() element.CheckpointID { return chainEnd(e.Runs) }
 
+// RunBytes is the size of the task's state as it is stored, superseded values included.
+func (e TaskEntry) RunBytes() int64 {
+	var n int64
+	for i := range e.Runs {
+		n += e.Runs[i].Length
+	}
+	return n
+}
+
 func chainEnd(runs []RunRef) element.CheckpointID {
 	if len(runs) == 0 {
 		return 0
