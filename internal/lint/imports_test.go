@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"kafkasink":                 {"element", "txn", "internal/kafka", "internal/fault", franz},
 	"engine/gate":               {"element"},
 	"engine/restart":            {"element", "topology", "internal/rules", "internal/fault"},
-	"engine":                    {"engine/restart", "element", "topology", "checkpoint", "snapshot", "internal/failpoint", "internal/fault"},
+	"engine":                    {"engine/gate", "engine/restart", "element", "topology", "checkpoint", "snapshot", "internal/failpoint", "internal/fault"},
 	"processor":                 {"engine/restart", "internal/rules", "element", "topology", "checkpoint", "snapshot", "store", "txn", "kafkasrc", "kafkasink", "engine", "internal/kafka", "internal/fault", "internal/vfs", franz},
 	"pipeline":                  {"element", "topology", "serde", "serde/json", "serde/avro", "internal/yamlx", "internal/fault"},
 	"config":                    {"engine/restart", "internal/rules", "processor", "pipeline", "topology", "internal/yamlx", "internal/fault"},
