@@ -49,56 +49,15 @@ func (p Policy) String() string {
 	return fmt.Sprintf("policy(%d)", uint8(p))
 }
 
-// StartKind tells the kinds of Start apart.
-type StartKind uint8
-
-// The kinds of start positions.
-const (
-	// StartCommitted starts at the offset that the group has committed, at the earliest one when there is none.
-	StartCommitted StartKind = iota
-	// StartEarliest starts at the first record in the topic.
-	StartEarliest
-	// StartLatest starts behind the last record in the topic.
-	StartLatest
-)
-
-// Start says where a source begins in partitions which the application has no checkpoint of. A checkpoint always wins.
-// The zero value is Committed().
-type Start struct{ Kind StartKind }
-
-// Committed starts at the group's committed offset, at the earliest one when there is none.
-func Committed() Start { return Start{StartCommitted} }
-
-// Earliest starts at the first record in the topic, whatever offset another program may have committed for the group.
-func Earliest() Start { return Start{StartEarliest} }
-
-// Latest starts behind the last record in the topic, whatever offset another program may have committed for the group.
-func Latest() Start { return Start{StartLatest} }
-
-// String names the start as configuration does.
-func (s Start) String() string {
-	switch s.Kind {
-	case StartCommitted:
-		return "committed"
-	case StartEarliest:
-		return "earliest"
-	case StartLatest:
-		return "latest"
-	}
-	return fmt.Sprintf("start(%d)", uint8(s.Kind))
-}
-
 // SourceOption changes a source.
 type SourceOption func(*sourceConfig)
 
 type sourceConfig struct {
-	start    Start
-	onDecode Policy
-	onError  Policy
+	start     Start
+	onMissing Missing
+	onDecode  Policy
+	onError   Policy
 }
-
-// StartAt says where a partition without a checkpoint begins. The default is Committed().
-func StartAt(s Start) SourceOption { return func(c *sourceConfig) { c.start = s } }
 
 // OnDecodeError says what happens to a record of the source whose key or value cannot be decoded. The default is Fail.
 func OnDecodeError(p Policy) SourceOption { return func(c *sourceConfig) { c.onDecode = p } }

@@ -58,6 +58,13 @@ func aliasing(t *testing.T) *topology.Plan {
 		}
 		return acc
 	})
+	overlaid := topology.Aggregate(in, "overlaid", serde.Bytes(), func(acc, v []byte) []byte {
+		if len(acc) != len(v) {
+			return bytes.Clone(v)
+		}
+		copy(acc, v)
+		return acc
+	})
 	said := topology.Process(in, "parrot", func() topology.Processor[string, []byte, []byte] { return &parrot{} })
 	totals := topology.Map(topology.Aggregate(in, "totals", totalSerde{}, addTotal), "text", func(_ string, t total) []byte {
 		return fmt.Append(nil, t)
@@ -67,7 +74,7 @@ func aliasing(t *testing.T) *topology.Plan {
 		out.AddHeader("mark", r.RawKey)
 		return nil
 	})
-	all := topology.Merge("all", marked, first, said, totals)
+	all := topology.Merge("all", marked, first, overlaid, said, totals)
 	byKey := topology.GroupBy(all, "by-key", serde.String(), serde.Bytes(), func(k string, v []byte) string { return k[4:] })
 	topology.ToTopic(byKey, "out", "out", serde.String(), serde.Bytes())
 	topology.ToTopic(topology.Last(byKey, "kept", serde.Bytes()), "kept", "kept", serde.String(), serde.Bytes())
@@ -81,7 +88,7 @@ func feedAliasing(task *topology.Task, batches int) error {
 		for i := range recs {
 			text := fmt.Appendf(nil, "key-%d", (n+i)%7)
 			headers[i] = element.Header{Key: fmt.Sprint("h", n), Value: text}
-			recs[i] = element.Record{Key: text, Value: fmt.Appendf(nil, "value-%d-%d", n, i), Headers: headers[i : i+1 : i+1], Offset: int64(n*100 + i)}
+			recs[i] = element.Record{Key: text, Value: fmt.Appendf(nil, "value-%04d-%02d", n, i), Headers: headers[i : i+1 : i+1], Offset: int64(n*100 + i)}
 		}
 		if err := task.Process(element.TopicPartition{Topic: "in"}, recs); err != nil {
 			return err

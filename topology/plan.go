@@ -44,6 +44,7 @@ type Plan struct {
 type SourcePlan struct {
 	Name, Topic          string
 	Start                Start
+	OnMissing            Missing
 	Stateful             bool // some step of its stage keeps state
 	KeyCodec, ValueCodec string
 	OnDecodeError        Policy
@@ -114,7 +115,7 @@ func (p *Plan) add(n *node) {
 	switch n.kind {
 	case kindSource:
 		p.Sources = append(p.Sources, SourcePlan{
-			Name: n.name, Topic: n.topic, Start: n.start, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
+			Name: n.name, Topic: n.topic, Start: n.start, OnMissing: n.onMissing, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
 			OnDecodeError: n.onDecode, OnError: n.onError,
 		})
 	case kindSink:
@@ -242,7 +243,10 @@ func checkOptions(n *node, note noteFunc) {
 			note(n.kind, n.name, "%s: allowed are %s", p, strings.Join([]string{Fail.String(), Skip.String()}, " and "))
 		}
 	}
-	if n.start.Kind > StartLatest {
-		note(n.kind, n.name, "%s: allowed are committed, earliest and latest", n.start)
+	if wrong := n.start.check(); wrong != "" {
+		note(n.kind, n.name, "%s", wrong)
+	}
+	if n.onMissing > MissingLatest {
+		note(n.kind, n.name, "%s: allowed are fail, earliest and latest", n.onMissing)
 	}
 }

@@ -136,7 +136,7 @@ func TestPlanReportsAllProblemsAtOnce(t *testing.T) {
 	require.ElementsMatch(t, []string{
 		`application "": ` + nameRule,
 		`source "a": policy(7): allowed are fail and skip`,
-		`source "a": start(9): allowed are committed, earliest and latest`,
+		`source "a": start(9): allowed are committed, earliest, latest, timestamp, ago and offsets`,
 		`source "b": topic "in" is already read by source "a"; let several steps consume that source`,
 		`source "b": nothing consumes it`,
 		`source "c": nothing consumes it`,
