@@ -126,7 +126,9 @@ func (s Start) String() string {
 	return fmt.Sprintf("start(%d)", uint8(s.Kind))
 }
 
-func formatInstant(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.999Z07:00") }
+func formatInstant(ms int64) string {
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.999Z07:00")
+}
 
 // offsetsShown is how many offsets of a map are printed.
 const offsetsShown = 8
