@@ -134,6 +134,9 @@ func newWorld(cfg Config) *world {
 		modes := rand.New(rand.NewPCG(cfg.Seed, 0x6d6f646573)) // beside the other draws: the plain run of a seed stays what it was
 		w.concurrent = [...]int{1, 1, 3}[modes.IntN(3)]
 		w.tolerable = [...]int{0, 2, checkpoint.Unlimited}[modes.IntN(3)]
+		if w.concurrent > 1 {
+			w.interval /= 3 // or there is rarely more than one
+		}
 	}
 	if s := cfg.script; s != nil {
 		w.concurrent = max(1, s.concurrent)
