@@ -31,6 +31,8 @@
 //	    them: they start from the one root that the handles of all source tasks name, never from several. A key belongs to one
 //	    subtask and so does a record in flight, whatever the parallelism becomes.
 //	I11 A run that lies in a root is carried along by the roots that follow until it is merged; what they carry is bounded.
+//	I12 A savepoint needs nothing outside of its directory, and nothing but Dispose removes it. It is finished when it has
+//	    metadata, and each of its bytes is under a checksum.
 //
 // Layout below the checkpoint directory (docs/format describes the files):
 //
@@ -41,11 +43,14 @@
 //	<application>/<instance>/full-<name>-<task>.data    a chain merged into one full run
 //	<application>/<instance>/instance                   announcement: the instance has been here
 //
+// Savepoints lie elsewhere, each in a directory savepoint-<application>-<name> with _metadata and state.data.
+//
 // The package starts no goroutine. A Repository may be used from several; one Persist at a time per checkpoint name.
 // Resolve, ParseHandle and the codecs are pure.
 //
 // Files: names.go names and paths, errors.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
 // list.go, instances.go, announce.go, persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go,
-// clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go.
+// clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
+// savepointcodec.go, savepointread.go and savepointresolve.go.
 package snapshot

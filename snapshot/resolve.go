@@ -64,6 +64,8 @@ const (
 	Restore
 	// Recovered is Restore on the store's word alone; see Recover. Positions and Root are to be committed first.
 	Recovered
+	// Imported: the state is read from a savepoint; see ResolveSavepoint. Positions are to be committed first.
+	Imported
 )
 
 // String names the kind as logs print it.
@@ -77,6 +79,8 @@ func (k DecisionKind) String() string {
 		return "restore"
 	case Recovered:
 		return "recovered"
+	case Imported:
+		return "imported"
 	}
 	return fmt.Sprintf("decision(%d)", int(k))
 }

@@ -28,7 +28,10 @@ const (
 // encodeRoot gives the bytes of a root file, the same for the same root. The root must be sorted and valid.
 func encodeRoot(r *Root) []byte {
 	b := append(make([]byte, 0, 512+512*len(r.Tasks)), rootMagic...)
-	b = append(b, rootVersion)
+	return seal(appendRoot(append(b, rootVersion), r))
+}
+
+func appendRoot(b []byte, r *Root) []byte {
 	b = appendName(b, r.Name)
 	if r.Predecessor == nil {
 		b = append(b, 0)
@@ -53,7 +56,7 @@ func encodeRoot(r *Root) []byte {
 		b = appendString(b, s.Path)
 		b = append(b, s.Digest[:]...)
 	}
-	return seal(b)
+	return b
 }
 
 func appendTask(b []byte, e *TaskEntry) []byte {
@@ -124,6 +127,18 @@ func decodeRoot(b []byte) (*Root, error) {
 		return nil, err
 	}
 	c := &cursor{b: body}
+	r := decodeRootBody(c, version)
+	if err := c.end(); err != nil {
+		return nil, err
+	}
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// decodeRootBody reads what is the same in a root and in a savepoint, and leaves its validation to the caller.
+func decodeRootBody(c *cursor, version byte) *Root {
 	r := &Root{Name: c.name("name")}
 	if c.flag("predecessor") {
 		r.Predecessor = &RootRef{Name: c.name("predecessor"), Path: c.str("predecessor", 4*maxSegment), Digest: c.digest("predecessor")}
@@ -137,15 +152,9 @@ func decodeRoot(b []byte) (*Root, error) {
 		r.Tasks = decodeList(c, "tasks", 5, maxTasks, decodeTaskV1)
 	} else {
 		r.Tasks = decodeList(c, "tasks", 8, maxTasks, decodeTask)
-		r.Savepoints = decodeList(c, "savepoints", 34, maxSavepoints, decodeSavepoint)
+		r.Savepoints = decodeList(c, "savepoints", 34, maxSavepoints, decodeSavepointRef)
 	}
-	if err := c.end(); err != nil {
-		return nil, err
-	}
-	if err := r.validate(); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r
 }
 
 // decodeList reads a counted list; nil for none. The count was compared with the bytes that are there.
@@ -190,7 +199,7 @@ func decodeTaskHead(c *cursor) TaskEntry {
 	}
 }
 
-func decodeSavepoint(c *cursor) SavepointRef {
+func decodeSavepointRef(c *cursor) SavepointRef {
 	return SavepointRef{ID: c.str("savepoint", maxName), Path: c.str("savepoint", maxSavepointPath), Digest: c.digest("savepoint")}
 }
 

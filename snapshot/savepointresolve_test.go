@@ -1,0 +1,92 @@
+package snapshot
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// imported is a savepoint and a plan that fits it.
+func imported(t *testing.T) (*Savepoint, ResolveInput) {
+	s, err := OpenSavepoint(ctx, writeSavepointTo(t, t.TempDir(), 7).Path)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	in := ResolveInput{Application: "a-fork", ClusterID: "cluster-1", States: map[string][]StateInfo{"orders": counts, stageName: counts}, Stages: []StageFacts{byUser}}
+	for p := range int32(3) {
+		in.Tasks = append(in.Tasks, TaskFacts{Task: element.TaskID{Source: "orders", Partition: p},
+			Inputs: []InputFacts{{TopicPartition: position(p, 0).TopicPartition, TopicID: topicID, Partitions: 4}}})
+	}
+	return s, in
+}
+
+func TestASavepointIsImported(t *testing.T) {
+	s, in := imported(t)
+	for _, parallelism := range []int{1, 2, 3} {
+		in.Stages[0].Parallelism = parallelism
+		d, err := ResolveSavepoint(in, s, []string{"orders"})
+		require.NoError(t, err)
+		require.Len(t, d, 3+parallelism)
+		require.Equal(t, Imported, d[taskA].Kind)
+		require.Equal(t, []element.Position{position(0, 100)}, d[taskA].Positions)
+		require.Equal(t, Fresh, d[element.TaskID{Source: "orders", Partition: 2}].Kind, "the savepoint does not know it")
+		all, flown := model{}, []flying(nil)
+		for i := range parallelism {
+			got := d[subtask(i)]
+			require.Equal(t, Imported, got.Kind)
+			require.Zero(t, got.Entry, "it begins no chain")
+			for _, src := range got.Sources {
+				_, err := s.Restore(ctx, src, got.KeepKeys(), func(e Entry) error {
+					require.NotContains(t, all["totals/acc"], string(e.Key))
+					all.apply(change{"totals/acc|" + string(e.Key): val(string(e.Value))})
+					return nil
+				})
+				require.NoError(t, err)
+				_, err = s.RestoreInFlight(ctx, src, got.KeepInFlight(&src), func(g int, b []byte) error { flown = append(flown, flying{g, string(b)}); return nil })
+				require.NoError(t, err)
+			}
+		}
+		require.Equal(t, "totals/acc|\"c\"=\"3\"\n", all.String())
+		require.Equal(t, []flying{{3, "r"}, {-1, "s"}}, flown)
+	}
+}
+
+func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
+	for what, c := range map[string]struct {
+		spoil   func(*ResolveInput)
+		sources []string
+		code    fault.Code
+		reason  Reason
+		dropped int // -1: dropping does not help
+	}{
+		"another cluster": {func(in *ResolveInput) { in.ClusterID = "other" }, []string{"orders"}, fault.HandleMismatch, ReasonOtherCluster, -1},
+		"made again":      {func(in *ResolveInput) { in.Tasks[0].Inputs[0].TopicID = element.TopicID{9} }, []string{"orders"}, fault.HandleMismatch, ReasonTopicRecreated, -1},
+		"more partitions": {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Partitions = 5 }, []string{"orders"}, fault.StateMismatch, ReasonPartitionCount, -1},
+		"another codec": {func(in *ResolveInput) {
+			in.States["orders"] = []StateInfo{{Name: "totals/acc", KeyCodec: "string", Codec: "json"}, counts[1]}
+		}, []string{"orders"}, fault.StateMismatch, ReasonCodecChanged, -1},
+		"a state is gone":      {func(in *ResolveInput) { in.States["orders"] = counts[:1] }, []string{"orders"}, fault.StateMismatch, ReasonStateDropped, 0},
+		"a stage is gone":      {func(in *ResolveInput) { in.Stages = nil }, []string{"orders"}, fault.StateMismatch, ReasonStateDropped, 1},
+		"a source is gone":     {func(in *ResolveInput) { in.Tasks = nil }, []string{"clicks"}, fault.StateMismatch, ReasonStateDropped, 1},
+		"other groups of keys": {func(in *ResolveInput) { in.Stages[0].MaxParallelism = 64 }, []string{"orders"}, fault.StateMismatch, ReasonInFlight, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s, in := imported(t)
+			c.spoil(&in)
+			_, err := ResolveSavepoint(in, s, c.sources)
+			require.Equal(t, c.code, fault.CodeOf(err), "%v", err)
+			require.True(t, RefusalOf(err).Has(c.reason), "%v", err)
+			require.ErrorContains(t, err, s.Root.Name.String())
+			in.DropStates = true
+			_, err = ResolveSavepoint(in, s, c.sources)
+			if c.dropped < 0 {
+				require.True(t, RefusalOf(err).Has(c.reason), "%v", err)
+				return
+			}
+			require.NoError(t, err)
+			require.Len(t, s.Dropped(in, c.sources), c.dropped)
+		})
+	}
+}
