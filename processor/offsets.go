@@ -10,7 +10,6 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/kafka"
-	"github.com/millweir/millweir/topology"
 )
 
 // reads answers the engine's questions about positions with a client of its own.
@@ -57,25 +56,6 @@ func (r reads) whileWaiting(ctx context.Context) (stop func()) {
 		cancel()
 		<-done
 	}
-}
-
-// Start resolves start positions. A partition without a committed offset of ours starts at its beginning unless the
-// source says latest. The latest position is the last stable offset, not the end of the log: records of a transaction
-// that is still open come after it, since a read_committed reader has not seen them.
-func (r reads) Start(ctx context.Context, start topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
-	list := kafka.StartOffsets
-	if start.Kind == topology.StartLatest {
-		list = kafka.StableEndOffsets
-	}
-	got, err := list(ctx, r.cl, tps)
-	if err != nil {
-		return nil, err
-	}
-	out := make(map[element.TopicPartition]int64, len(got))
-	for tp, pos := range got {
-		out[tp] = pos.Offset
-	}
-	return out, nil
 }
 
 // Topics describes topics as they are now.

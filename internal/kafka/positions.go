@@ -38,11 +38,23 @@ func StableEndOffsets(ctx context.Context, cl *kgo.Client, tps []element.TopicPa
 	})
 }
 
-// OffsetsForTime gives the first offset of each partition whose record is not older than t, the end offset where
-// there is none.
+// OffsetsForTime gives the first offset of each partition whose record is not older than t, the end where there is none.
+// That end is as of before the search: a record that comes meanwhile is not passed over.
 func OffsetsForTime(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition, t time.Time) (map[element.TopicPartition]element.Position, error) {
 	return positions(ctx, cl, tps, "timestamp", func(adm *kadm.Client, ctx context.Context, topics []string) (kadm.ListedOffsets, error) {
-		return adm.ListOffsetsAfterMilli(ctx, t.UnixMilli(), topics...)
+		ends, err := adm.ListEndOffsets(ctx, topics...)
+		if err != nil {
+			return nil, err
+		}
+		found, err := adm.ListOffsetsAfterMilli(ctx, t.UnixMilli(), topics...)
+		for topic, partitions := range found {
+			for p, at := range partitions {
+				if end, ok := ends.Lookup(topic, p); ok && at.Err == nil && at.Timestamp < 0 { // none: kadm gives an end as of now
+					partitions[p] = end
+				}
+			}
+		}
+		return found, err
 	})
 }
 
