@@ -3,10 +3,9 @@ package pipeline
 import (
 	"errors"
 	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/millweir/millweir/internal/yamlx"
+	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -26,6 +25,7 @@ func Build(application string, root *yamlx.Node, baseDir string, ps *yamlx.Probl
 	b.readSources(root.At("sources"))
 	b.readSteps(root.At("steps"))
 	b.readSinks(root.At("sinks"))
+	b.checkExchangeNames()
 	if n := len(b.sources) + len(b.steps) + len(b.sinks); n > maxNodes {
 		root.Errorf("%d sources, steps and sinks; at most %d are possible", n, maxNodes)
 		return nil
@@ -51,19 +51,31 @@ type builder struct {
 // stream is a declared source or step: what others can name in from.
 type stream struct {
 	name string
-	at   *yamlx.Node // the key that names it
-	from *yamlx.Node // steps
+	at   *yamlx.Node   // the key that names it
+	from []*yamlx.Node // of steps: what they read, several in a merge
 	used bool
 
 	source *sourceDecl // sources
 	step   *stepDecl   // steps
 
-	parent *stream
-	state  resolveState
-	root   *stream // the source that it hangs from, nil when that is not known
+	parents []*stream // those of from that are known, each once
+	state   resolveState
+	rooted  bool // every way up ends at a source
+
+	flow
+}
+
+// flow is what is known of the records of a stream.
+type flow struct {
+	sound  bool      // no source on the way has a mistake that leaves formats unknown
+	stages []*stream // what the records come from without an exchange between: sources, or exchanges
+	key    format
+	keyOf  *stream // the source or exchange that gave the keys their format
+	// raw is the codec of the bytes that travel along with the values, nil when there are none.
+	raw    serde.Serde[any]
 	kind   valueKind
 	fields []string // of an object when they are known
-	shape  *shape   // of the rows among its values, nil when there are none
+	shape  *shape   // of the rows among its values, nil when there are none or several
 	out    topology.Stream[wireKey, any]
 }
 
@@ -84,8 +96,9 @@ type sourceDecl struct {
 }
 
 type stepDecl struct {
-	kind string // filter, map or aggregate
+	kind string // the key of what it does, see stepKinds
 	body *yamlx.Node
+	exchangeDecl
 }
 
 type sinkDecl struct {
@@ -97,6 +110,8 @@ type sinkDecl struct {
 	keyOK, valOK bool
 	keyNode      *yamlx.Node
 	valueNode    *yamlx.Node
+	loop         bool
+	loopNode     *yamlx.Node
 	parent       *stream
 }
 
@@ -132,140 +147,15 @@ func (b *builder) topic(o *yamlx.Object) *yamlx.Node {
 	return n
 }
 
-// declare enters a source or step under its name.
-func (b *builder) declare(s *stream) {
-	if other := b.streams[s.name]; other != nil {
-		s.at.Errorf("the name %s is taken by the one on line %d; sources and steps share their names", s.name, other.at.Pos().Line)
-		return
-	}
-	b.streams[s.name] = s
-}
-
-// find resolves a from. Any further use of it is not an error of its own when the named one has mistakes.
-func (b *builder) find(from *yamlx.Node) *stream {
-	if from == nil {
-		return nil
-	}
-	if from.IsList() {
-		from.Errorf("a list (merge) is not available yet; allowed: the name of one source or step")
-		for _, n := range from.List() {
-			if s := b.find(n); s != nil {
-				s.used = true
-			}
-		}
-		return nil
-	}
-	name, ok := from.Text()
-	if !ok {
-		return nil
-	}
-	if s := b.streams[name]; s != nil {
-		s.used = true
-		return s
-	}
-	var names []string
-	for _, s := range slices.Concat(b.sources, b.steps) {
-		names = append(names, s.name)
-	}
-	switch near := yamlx.Suggest(name, names); {
-	case slices.ContainsFunc(b.sinks, func(s *sinkDecl) bool { return s.name == name }):
-		from.Errorf("%s is a sink; a sink gives nothing to read from", from.Shown())
-	case near != "":
-		from.Errorf("there is no source or step %s; did you mean %s?", from.Shown(), near)
-	default:
-		from.Errorf("there is no source or step %s; there are: %s", from.Shown(), strings.Join(names, ", "))
-	}
-	return nil
-}
-
-// resolve connects steps and sinks to what they read, and reports cycles.
-func (b *builder) resolve() {
-	for _, s := range b.steps {
-		s.parent = b.find(s.from)
-	}
-	for _, s := range b.sinks {
-		s.parent = b.find(s.from)
-	}
-	for _, s := range b.sources {
-		s.root, s.state = s, resolved
-	}
-	for _, s := range b.steps {
-		b.findRoot(s)
-	}
-}
-
-// findRoot walks up to the source. A step that is met again on the way closes a cycle.
-func (b *builder) findRoot(s *stream) {
-	var way []*stream
-	for at := s; at != nil && at.state != resolved; at = at.parent {
-		if at.state == underway {
-			names := []string{at.name}
-			for i := len(way) - 1; i >= 0; i-- {
-				names = append(names, way[i].name)
-				if way[i] == at {
-					break
-				}
-			}
-			at.from.Errorf("the steps form a cycle: %s; write through a topic instead", strings.Join(names, " -> "))
-			break
-		}
-		at.state = underway
-		way = append(way, at)
-	}
-	for i := len(way) - 1; i >= 0; i-- {
-		way[i].state = resolved
-		if p := way[i].parent; p != nil && p.state == resolved {
-			way[i].root = p.root
-		}
-	}
-}
-
-// checkUsed reports what nothing reads: it would do its work for nobody, and most often a from is misspelt.
-func (b *builder) checkUsed() {
-	for _, s := range b.sources {
-		if !s.used && b.streams[s.name] == s {
-			s.at.Errorf("source %s is not used: no step or sink has from: %s", s.name, s.name)
-		}
-	}
-	for _, s := range b.steps {
-		if !s.used && b.streams[s.name] == s {
-			s.at.Errorf("step %s is not used: no step or sink has from: %s", s.name, s.name)
-		}
-	}
-}
-
-// checkTopics wants one source per topic and no sink that feeds a source of the same service.
-func (b *builder) checkTopics() {
-	read := map[string]*stream{}
-	for _, s := range b.sources {
-		if s.source.topic == nil {
-			continue
-		}
-		topic, _ := s.source.topic.Text()
-		if first := read[topic]; first != nil {
-			s.source.topic.Errorf("topic %s is read by source %s already; several steps can have from: %s", topic, first.name, first.name)
-			continue
-		}
-		read[topic] = s
-	}
-	for _, s := range b.sinks {
-		if s.topic == nil {
-			continue
-		}
-		topic, _ := s.topic.Text()
-		if src := read[topic]; src != nil {
-			s.topic.Errorf("topic %s is read by source %s of this service: a loop", topic, src.name)
-		}
-	}
-}
-
 // plan builds the topology. Steps are compiled even when other parts have mistakes, so that theirs are reported too.
 func (b *builder) plan() *topology.Plan {
 	t := topology.New(b.application)
+	steps := inOrder(b.steps)
+	b.shareShapes(steps)
 	for _, s := range b.sources {
 		b.buildSource(t, s)
 	}
-	for _, s := range inOrder(b.steps) {
+	for _, s := range steps {
 		b.buildStep(s)
 	}
 	for _, s := range b.sinks {
@@ -304,24 +194,10 @@ func (b *builder) place(p topology.Problem) *yamlx.Node {
 	if s := b.streams[p.Name]; s != nil {
 		return s.at
 	}
-	return b.root
-}
-
-// inOrder gives the steps that hang from a source, parents before children, otherwise as in the file.
-func inOrder(steps []*stream) []*stream {
-	var out []*stream
-	done := map[*stream]bool{}
-	var visit func(s *stream)
-	visit = func(s *stream) {
-		if s.step == nil || s.root == nil || done[s] {
-			return
+	for _, s := range b.steps {
+		if s.step.exchangeName == p.Name {
+			return s.at
 		}
-		done[s] = true
-		visit(s.parent)
-		out = append(out, s)
 	}
-	for _, s := range steps {
-		visit(s)
-	}
-	return out
+	return b.root
 }

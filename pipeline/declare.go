@@ -11,7 +11,7 @@ import (
 // Keys that are known and not built yet. They get a message of their own, so that nobody looks for a slip.
 var (
 	laterSourceKeys = []string{"timestamp", "watermark", "on-missing", "alignment", "partitions"}
-	laterStepKeys   = []string{"window", "join", "flat-map", "merge", "exchange", "on-error", "ttl", "late", "iterate"}
+	laterStepKeys   = []string{"window", "join", "flat-map", "on-error", "ttl", "late", "iterate"}
 	laterSinkKeys   = []string{"headers", "partition-by", "on-error", "timestamp"}
 )
 
@@ -71,14 +71,19 @@ func readStart(n *yamlx.Node) []topology.SourceOption {
 	return nil
 }
 
-var stepKinds = []string{"filter", "map", "aggregate"}
+// stepKinds are what a step can do. A group-by may stand beside an aggregate, too.
+var stepKinds = []string{"filter", "map", "aggregate", "group-by", "merge", "rebalance", "broadcast"}
 
 func (b *builder) readSteps(section *yamlx.Node) {
 	for _, e := range section.Entries() {
 		checkName(e)
-		o := e.Value.Object(later(laterStepKeys), "from", "filter", "map", "aggregate", "group-by")
-		s := &stream{name: e.Name, at: e.Key, from: o.Require("from"), step: &stepDecl{}}
-		switch kinds := o.Has(stepKinds...); {
+		o := e.Value.Object(later(laterStepKeys), append(append([]string{"from"}, stepKinds...), exchangeKeys...)...)
+		s := &stream{name: e.Name, at: e.Key, step: &stepDecl{}}
+		kinds := o.Has(stepKinds...)
+		if len(kinds) > 1 {
+			kinds = slices.DeleteFunc(kinds, func(k string) bool { return k == "group-by" })
+		}
+		switch {
 		case len(kinds) == 1:
 			s.step.kind, s.step.body = kinds[0], o.Get(kinds[0])
 		case len(kinds) > 1:
@@ -86,33 +91,41 @@ func (b *builder) readSteps(section *yamlx.Node) {
 		case e.Value.IsMapping():
 			e.Key.Errorf("does nothing; a step has one of: %s", strings.Join(stepKinds, ", "))
 		}
-		readGroupBy(o.Get("group-by"), s.step.kind)
+		s.from = readFrom(o, s.step)
+		b.readExchange(o, s)
 		b.steps = append(b.steps, s)
 		b.declare(s)
 	}
 }
 
-// readGroupBy accepts the only grouping that needs no exchange: by the key that the source is partitioned by.
-func readGroupBy(n *yamlx.Node, kind string) {
-	switch {
-	case n == nil:
-	case kind != "" && kind != "aggregate":
-		n.Errorf("group-by belongs to an aggregate, but this step has %s", kind)
-	case n.Is("key"):
-	default:
-		if _, ok := n.Text(); ok {
-			n.Errorf("grouping by anything but the key is not available yet; allowed: key")
+// readFrom gives what a step reads: from, or for a merge what it lists.
+func readFrom(o *yamlx.Object, d *stepDecl) []*yamlx.Node {
+	if d.kind != "merge" {
+		if from := o.Require("from"); from != nil {
+			return []*yamlx.Node{from}
 		}
+		return nil
 	}
+	if from := o.Get("from"); from != nil {
+		from.Errorf("a merge reads what it lists; leave from out")
+	}
+	list := d.body.List()
+	if d.body.IsList() && len(list) < 2 {
+		d.body.Errorf("a merge needs two sources or steps at least")
+	}
+	return list
 }
 
 func (b *builder) readSinks(section *yamlx.Node) {
 	for _, e := range section.Entries() {
 		checkName(e)
-		o := e.Value.Object(later(laterSinkKeys), "from", "topic", "key", "value", "key-schema", "value-schema")
+		o := e.Value.Object(later(laterSinkKeys), "from", "topic", "key", "value", "key-schema", "value-schema", "loop")
 		s := &sinkDecl{name: e.Name, at: e.Key, from: o.Require("from"), topic: b.topic(o), keyNode: o.Get("key"), valueNode: o.Get("value")}
 		s.key, s.keyOK = readFormat(o, "key", b.baseDir)
 		s.value, s.valOK = readFormat(o, "value", b.baseDir)
+		if s.loopNode = o.Get("loop"); s.loopNode != nil {
+			s.loop, _ = s.loopNode.Bool()
+		}
 		b.sinks = append(b.sinks, s)
 	}
 }

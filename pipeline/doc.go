@@ -6,6 +6,7 @@
 //	  paid:   {from: orders, filter: value.status == "paid"}
 //	  lines:  {from: paid, map: {customer: key, cents: value.amount}}
 //	  totals: {from: paid, aggregate: {orders: count(), spent: sum(value.amount)}}
+//	  cities: {from: paid, group-by: value.city, exchange: local, aggregate: {orders: count()}}
 //	sinks:
 //	  totals: {from: totals, topic: order-totals, key: string, value: json}
 //
@@ -15,6 +16,10 @@
 // A tombstone (null value) passes filter and map untouched and changes nothing in an aggregate, which gives no output
 // for it. A step whose expression names tombstone sees them, with a value of nil. A map that gives nil makes a
 // tombstone. An aggregate gives one output per input: an object of its fields.
+//
+// A group-by in front of an aggregate is a node of its own, named as the step with "-by" behind it. Records get the new key
+// in its stage and keep everything else. Over an exchange values go as they are; as part of a snapshot they are the bytes
+// that were read where these still are at hand, else in the encoding of flight.go.
 //
 // Invariants:
 //
@@ -34,6 +39,9 @@
 //	I8  A row of a source never reaches what needs more than the named fields: its shape is whole then.
 //	I9  A plan is used by many tasks at once: compiled expressions are immutable, their memory is taken per evaluation
 //	    or belongs to the operator of one task.
+//	I10 Sources whose rows come together in a merge have one shape. Where rows of a source meet other values, they are whole.
+//	I11 Whatever value a stream has can be encoded and comes back the same, kinds of numbers and texts included, so that a
+//	    record on its way over an exchange can always become part of a snapshot.
 //
 // Values flow as any: what the formats decode, or a *row, an object whose fields are listed in a shape. Only expressions
 // and sinks look inside, by access.view and sinkValue, so nothing else meets a row.
@@ -44,7 +52,10 @@
 //
 //	build.go         from sections to a plan
 //	declare.go       reading the sections
+//	graph.go         names, what reads what, cycles, topics; which sources share a shape
 //	steps.go         building what was read
+//	exchange.go      group-by, rebalance, broadcast, merge; making new keys
+//	flight.go        values on their way over an exchange, in snapshots
 //	formats.go       codecs of keys and values
 //	schema.go        schema files
 //	expr.go          compile and evaluate

@@ -14,33 +14,48 @@ import (
 
 func (b *builder) buildSource(t *topology.Builder, s *stream) {
 	d := s.source
+	s.stages, s.keyOf, s.key = []*stream{s}, s, d.key
 	if !d.ok {
 		return
 	}
 	topic, _ := d.topic.Text()
-	s.kind = d.value.kind()
-	codec := d.value.codec
-	if d.value.name == "json" {
-		s.shape = &shape{source: true}
-		d.picked = &sourceValue{Serde: codec, shape: s.shape}
-		codec = d.picked
+	s.sound, s.kind = true, d.value.kind()
+	s.raw = d.value.codec
+	if s.shape != nil {
+		d.picked = &sourceValue{Serde: s.raw, shape: s.shape}
+		s.raw = d.picked
 	}
-	s.out = topology.FromTopic(t, s.name, topic, sourceKey{d.key}, codec, d.options...)
+	s.out = topology.FromTopic(t, s.name, topic, sourceKey{d.key}, s.raw, d.options...)
 }
 
 func (b *builder) buildStep(s *stream) {
-	in := environment{value: s.parent.kind, key: s.root.source.key.codec, shape: s.parent.shape}
+	in := s.parents[0].flow
+	if s.step.exchangeName != "" {
+		in = b.buildExchange(s, s.step.exchangeName, in)
+	}
+	s.flow = flow{sound: in.sound, stages: in.stages, key: in.key, keyOf: in.keyOf}
 	switch s.step.kind {
 	case "filter":
-		s.kind, s.fields, s.shape = s.parent.kind, s.parent.fields, s.parent.shape
-		if e := compileNode(s.step.body, in); e != nil {
-			b.buildFilter(s, e)
+		s.flow = in
+		s.out = topology.Stream[wireKey, any]{}
+		if e := compileNode(s.step.body, in.environment()); e != nil {
+			b.buildFilter(s, in, e)
 		}
 	case "map":
 		b.buildMap(s, in)
 	case "aggregate":
+		b.checkKeyed(s, in)
 		b.buildAggregate(s, in)
+	case "merge":
+		b.buildMerge(s)
+	case "group-by", "rebalance", "broadcast":
+		s.flow = b.buildExchange(s, s.name, in)
 	}
+}
+
+// environment is what expressions on the records can name.
+func (f flow) environment() environment {
+	return environment{value: f.kind, key: f.key.codec, shape: f.shape}
 }
 
 // compileNode compiles the expression at a place in the file; nil when it has a mistake, which is noted.
@@ -61,13 +76,13 @@ func noteExpression(n *yamlx.Node, err error) { n.Errorf("%v, in %s", err, n.Sho
 
 // buildFilter keeps the records for which the expression is true. A tombstone passes untouched, as in package topology,
 // unless the expression asks about tombstones.
-func (b *builder) buildFilter(s *stream, e *expression) {
+func (b *builder) buildFilter(s *stream, in flow, e *expression) {
 	if e.result != reflect.Interface && e.result != reflect.Bool {
 		s.step.body.Errorf("a filter is true or false, but the expression gives %s", kindOfResult(e))
 		return
 	}
 	asks := e.names["tombstone"]
-	s.out = topology.FilterRec(s.parent.out, s.name, func(r *record) (bool, error) {
+	s.out = topology.FilterRec(in.out, s.name, func(r *record) (bool, error) {
 		if r.Tombstone && !asks {
 			return true, nil
 		}
@@ -83,15 +98,15 @@ func (b *builder) buildFilter(s *stream, e *expression) {
 }
 
 // buildMap reads map: EXPRESSION or map: {field: EXPRESSION, …}.
-func (b *builder) buildMap(s *stream, in environment) {
+func (b *builder) buildMap(s *stream, in flow) {
 	if !s.step.body.IsMapping() {
 		if s.step.body.IsList() {
 			s.step.body.Errorf("expected an expression, or a mapping of fields to expressions, found a list")
 			return
 		}
-		if e := compileNode(s.step.body, in); e != nil {
+		if e := compileNode(s.step.body, in.environment()); e != nil {
 			s.kind = kindOfResult(e)
-			b.mapTo(s, e.names["tombstone"], e.eval)
+			b.mapTo(s, in, e.names["tombstone"], e.eval)
 		}
 		return
 	}
@@ -105,7 +120,7 @@ type mapField struct {
 	e    *expression
 }
 
-func (b *builder) buildMapOfFields(s *stream, in environment) {
+func (b *builder) buildMapOfFields(s *stream, in flow) {
 	s.kind = objectKind
 	entries := s.step.body.Entries()
 	s.fields = checkFields(s.step.body, entries, checkMapField)
@@ -113,7 +128,7 @@ func (b *builder) buildMapOfFields(s *stream, in environment) {
 	var fields []mapField
 	asks := false
 	for _, entry := range entries {
-		if e := compileNode(entry.Value, in); e != nil {
+		if e := compileNode(entry.Value, in.environment()); e != nil {
 			fields = append(fields, mapField{name: entry.Name, e: e})
 			asks = asks || e.names["tombstone"]
 		}
@@ -125,7 +140,7 @@ func (b *builder) buildMapOfFields(s *stream, in environment) {
 	for i := range fields {
 		fields[i].slot = shape.slot(fields[i].name)
 	}
-	b.mapTo(s, asks, func(r *record) (any, error) {
+	b.mapTo(s, in, asks, func(r *record) (any, error) {
 		out := newRow(shape)
 		for i := range fields {
 			f := &fields[i]
@@ -149,8 +164,8 @@ func shapeOfFields(s *stream) (*shape, bool) {
 
 // mapTo adds the step. A result of nil makes the record a tombstone, as in Kafka Streams. A tombstone passes untouched
 // unless an expression asks about tombstones.
-func (b *builder) mapTo(s *stream, asks bool, eval func(*record) (any, error)) {
-	s.out = topology.MapRec(s.parent.out, s.name, func(in, out *record) error {
+func (b *builder) mapTo(s *stream, in flow, asks bool, eval func(*record) (any, error)) {
+	s.out = topology.MapRec(in.out, s.name, func(in, out *record) error {
 		if in.Tombstone && !asks {
 			out.Tombstone = true
 			return nil
@@ -165,7 +180,7 @@ func (b *builder) mapTo(s *stream, asks bool, eval func(*record) (any, error)) {
 }
 
 // buildAggregate reads aggregate: {field: FUNCTION(EXPRESSION), …}.
-func (b *builder) buildAggregate(s *stream, in environment) {
+func (b *builder) buildAggregate(s *stream, in flow) {
 	s.kind = objectKind
 	entries := s.step.body.Entries()
 	s.fields = checkFields(s.step.body, entries, checkAggregateField)
@@ -176,7 +191,7 @@ func (b *builder) buildAggregate(s *stream, in environment) {
 		if !ok {
 			continue
 		}
-		f, err := parseAggregate(entry.Name, text, in)
+		f, err := parseAggregate(entry.Name, text, in.environment())
 		if err != nil {
 			noteExpression(entry.Value, err)
 			continue
@@ -189,7 +204,7 @@ func (b *builder) buildAggregate(s *stream, in environment) {
 	}
 	s.shape = shape
 	slices.SortFunc(a.fields, func(x, y aggField) int { return strings.Compare(x.name, y.name) })
-	s.out = topology.AggregateEncoded(s.parent.out, s.name, a.encoded())
+	s.out = topology.AggregateEncoded(in.out, s.name, a.encoded())
 }
 
 // checkFields wants at least one output field and names that check accepts, and gives the names.
@@ -223,12 +238,12 @@ func checkMapField(name string) string {
 }
 
 func (b *builder) buildSink(s *sinkDecl) {
-	if s.parent == nil || s.topic == nil || !s.keyOK || !s.valOK || s.parent.root == nil || !s.parent.root.source.ok {
+	if s.parent == nil || s.topic == nil || !s.keyOK || !s.valOK || !s.parent.rooted || !s.parent.sound {
 		return
 	}
-	from := s.parent.root.source.key
+	from := s.parent.key
 	if !s.key.accepts(from.kind()) {
-		s.keyNode.Errorf("format %s cannot hold the key of source %s, which is %s", s.key.name, s.parent.root.name, from.name)
+		s.keyNode.Errorf("format %s cannot hold the key of %s, which is %s", s.key.name, s.parent.keyOf.title(), from.name)
 		return
 	}
 	if !s.value.accepts(s.parent.kind) || s.value.shape != nil && s.parent.kind != unknownKind && s.parent.kind != objectKind {
@@ -239,9 +254,21 @@ func (b *builder) buildSink(s *sinkDecl) {
 		s.valueNode.Errorf("the fields of step %s do not fit the schema: it %s", s.parent.name, mistake)
 		return
 	}
-	if s.value.codec.Name() != s.parent.root.source.value.codec.Name() {
+	if s.parent.raw == nil || s.value.codec.Name() != s.parent.raw.Name() {
 		s.parent.shape.needWhole() // otherwise the bytes of the record pass
 	}
+	var options []topology.SinkOption
+	if s.loop {
+		options = append(options, topology.Loop())
+	}
 	topic, _ := s.topic.Text()
-	topology.ToTopic(s.parent.out, s.name, topic, sinkKey{from, s.key}, sinkValue{s.value})
+	topology.ToTopic(s.parent.out, s.name, topic, sinkKey{from, s.key}, sinkValue{s.value}, options...)
+}
+
+// title says what a stream is, for messages.
+func (s *stream) title() string {
+	if s.source != nil {
+		return "source " + s.name
+	}
+	return "step " + s.name
 }
