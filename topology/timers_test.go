@@ -423,3 +423,39 @@ func planFor(t require.TestingT, b *topology.Builder) *topology.Plan {
 	require.NoError(t, err)
 	return p
 }
+
+// Timers behind an exchange move with their keys when the parallelism changes, and fire once.
+func TestTimersMoveWithTheirKeys(t *testing.T) {
+	b := topology.New("app")
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+	byKey := topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k })
+	s := topology.Process(byKey, "alarm", func() topology.Processor[string, string, string] { return &alarm{} })
+	topology.ToTopic(s, "out", "out", serde.String(), serde.String())
+	plan := planOf(t, b)
+	g := newGraph(t, plan, 1, 128, map[string]int{"by-key": 2}, nil)
+	var want []string
+	for i := range 50 {
+		require.NoError(t, g.process("in", 0, kv(int64(i), fmt.Sprint("k", i), fmt.Sprint(100+i, " ", 200+i))))
+		want = append(want, fmt.Sprintf("k%d@%d#1", i, 100+i), fmt.Sprintf("k%d@%d#2", i, 200+i))
+	}
+	var got []string
+	for round, par := range []int{4, 3, 1} {
+		for _, q := range g.busy() { // the rest is in flight when the snapshot is taken
+			require.NoError(t, q.step())
+		}
+		flights, states := g.snapshot()
+		got = append(got, values(g.out["out"])...)
+		g.close()
+		g = restore(t, plan, 1, 128, map[string]int{"by-key": par}, flights, states, first)
+		require.NoError(t, g.settle(first))
+		for _, gt := range g.order {
+			fire(t, gt.task, int64(120+round*60))
+		}
+	}
+	for _, gt := range g.order {
+		fire(t, gt.task, 1000)
+	}
+	got = append(got, values(g.out["out"])...)
+	require.ElementsMatch(t, want, got)
+	g.close()
+}
