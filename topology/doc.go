@@ -82,6 +82,7 @@
 // Files:
 //
 //	builder.go       Builder, Stream, options; the nodes of the graph; FromTopic, ToTopic
+//	start.go         where a source begins
 //	steps.go         Filter, Map, FilterRec, MapRec and their operators
 //	aggregate.go     Aggregate, AggregateRec
 //	encoded.go       AggregateEncoded: accumulators in encoded form, and its operator

@@ -83,8 +83,11 @@ func TestAnExchangeAllocatesNothingPerRecord(t *testing.T) {
 		require.NoError(t, task.Process(from, recs))
 		runtime.GC()
 		allocs := testing.AllocsPerRun(10, func() { require.NoError(t, task.Process(from, recs)) })
-		// 40 batches, 80 parcels; a collection may empty the pool.
-		require.LessOrEqual(t, allocs, 40.0, "keyed %t: %v allocations for %d records", keyed, allocs, len(recs))
+		most := 40.0 // batches; 80 parcels. A collection may empty the pool.
+		if raceDetector {
+			most = 480 // its sync.Pool drops one in four
+		}
+		require.LessOrEqual(t, allocs, most, "keyed %t: %v allocations for %d records", keyed, allocs, len(recs))
 		t.Logf("keyed %t: %v allocations for %d records", keyed, allocs, len(recs))
 	}
 }

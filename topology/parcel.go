@@ -73,11 +73,10 @@ func (x *exchange[K, V]) recycle(p *parcel[K, V]) {
 // add gives the slot of one more record, with every field but Key, Value and rawValue set.
 func (p *parcel[K, V]) add(from element.TopicPartition, raw []byte, headers []element.Header) *Rec[K, V] {
 	n := len(p.recs)
-	if n < cap(p.recs) {
-		p.recs = p.recs[:n+1]
-	} else {
-		p.recs = append(p.recs, Rec[K, V]{})
+	if n == cap(p.recs) {
+		p.grow()
 	}
+	p.recs = p.recs[:n+1]
 	if last := len(p.runs) - 1; last >= 0 && p.runs[last].from == from {
 		p.runs[last].end++
 	} else {
@@ -93,6 +92,15 @@ func (p *parcel[K, V]) add(from element.TopicPartition, raw []byte, headers []el
 		p.size += headerBytes(headers)
 	}
 	return r
+}
+
+// grow makes room: a little first, since a quiet exchange sends parcels of a few records, then for a full parcel.
+func (p *parcel[K, V]) grow() {
+	room := 16
+	if len(p.recs) >= room {
+		room = max(parcelRecords, len(p.recs))
+	}
+	p.recs = slices.Grow(p.recs, room)
 }
 
 func headerBytes(hs []element.Header) int {
