@@ -10,7 +10,7 @@ import (
 
 // Keys that are known and not built yet. They get a message of their own, so that nobody looks for a slip.
 var (
-	laterSourceKeys = []string{"timestamp", "watermark", "on-missing", "alignment", "partitions"}
+	laterSourceKeys = []string{"timestamp", "watermark", "alignment", "partitions"}
 	laterStepKeys   = []string{"window", "join", "flat-map", "on-error", "ttl", "late", "iterate"}
 	laterSinkKeys   = []string{"headers", "partition-by", "on-error", "timestamp"}
 )
@@ -27,13 +27,13 @@ func later(keys []string) func(string) string {
 func (b *builder) readSources(section *yamlx.Node) {
 	for _, e := range section.Entries() {
 		checkName(e)
-		o := e.Value.Object(later(laterSourceKeys), "topic", "key", "value", "key-schema", "value-schema", "on-error", "start")
+		o := e.Value.Object(later(laterSourceKeys), "topic", "key", "value", "key-schema", "value-schema", "on-error", "start", "on-missing")
 		d := &sourceDecl{topic: b.topic(o)}
 		var keyOK, valueOK bool
 		d.key, keyOK = readFormat(o, "key", b.baseDir)
 		d.value, valueOK = readFormat(o, "value", b.baseDir)
 		d.ok = d.topic != nil && keyOK && valueOK
-		d.options = append(readOnError(o.Get("on-error")), readStart(o.Get("start"))...)
+		d.options = slices.Concat(readOnError(o.Get("on-error")), readStart(o.Get("start")), readOnMissing(o.Get("on-missing")))
 		s := &stream{name: e.Name, at: e.Key, source: d}
 		b.sources = append(b.sources, s)
 		b.declare(s)
@@ -52,21 +52,6 @@ func readOnError(n *yamlx.Node) []topology.SourceOption {
 	}
 	if v, ok := n.Enum("fail", "skip"); ok && v == "skip" {
 		return []topology.SourceOption{topology.OnDecodeError(topology.Skip), topology.OnError(topology.Skip)}
-	}
-	return nil
-}
-
-func readStart(n *yamlx.Node) []topology.SourceOption {
-	if n == nil {
-		return nil
-	}
-	if n.IsMapping() || slices.ContainsFunc([]string{"timestamp", "ago", "offsets"}, n.Is) {
-		n.Errorf("not available yet; allowed: committed, earliest, latest")
-		return nil
-	}
-	starts := map[string]topology.Start{"committed": topology.Committed(), "earliest": topology.Earliest(), "latest": topology.Latest()}
-	if v, ok := n.Enum("committed", "earliest", "latest"); ok {
-		return []topology.SourceOption{topology.StartAt(starts[v])}
 	}
 	return nil
 }

@@ -1,0 +1,31 @@
+package pipeline
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/topology"
+)
+
+func TestWhereSourcesBegin(t *testing.T) {
+	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]topology.Start{
+		"committed":                              topology.Committed(),
+		"earliest":                               topology.Earliest(),
+		"latest":                                 topology.Latest(),
+		"{timestamp: 2026-01-31T13:00:00+01:00}": topology.StartTimestamp(at),
+		"{timestamp: '1769860800000'}":           topology.StartTimestamp(at),
+		"{ago: 36h}":                             topology.StartAgo(36 * time.Hour),
+		"{offsets: {0: 120, 3: 0}}":              topology.StartOffsets(map[int32]int64{0: 120, 3: 0}),
+		"{offsets: {7: 9007199254740993}, others: latest}": topology.StartOffsets(map[int32]int64{7: 9007199254740993}).Otherwise(topology.Latest()),
+	} {
+		plan := mustBuild(t, "sources: {in: {topic: in, key: string, value: json, start: "+text+"}}\nsinks: {out: {from: in, topic: out, key: string, value: json}}\n")
+		require.True(t, want.Equal(plan.Sources[0].Start), "%s: %s", text, plan.Sources[0].Start)
+	}
+	for text, want := range map[string]topology.Missing{"fail": topology.MissingFail, "earliest": topology.MissingEarliest, "latest": topology.MissingLatest} {
+		plan := mustBuild(t, "sources: {in: {topic: in, key: string, value: json, on-missing: "+text+"}}\nsinks: {out: {from: in, topic: out, key: string, value: json}}\n")
+		require.Equal(t, want, plan.Sources[0].OnMissing)
+	}
+}
