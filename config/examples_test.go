@@ -12,7 +12,7 @@ import (
 func TestExamplesAreValidAndPrintReadsBack(t *testing.T) {
 	files, err := filepath.Glob("../examples/*.yaml")
 	require.NoError(t, err)
-	require.Len(t, files, 3)
+	require.Len(t, files, 5)
 	for _, file := range files {
 		s, ps := Load(file, nil, nil)
 		require.NoError(t, ps.Err(), file)
@@ -23,7 +23,7 @@ func TestExamplesAreValidAndPrintReadsBack(t *testing.T) {
 		again := &Problems{}
 		s2 := Parse(file, []byte(text), nil, nil, again)
 		require.NoError(t, again.Err(), text)
-		require.Equal(t, []any{s.Plan.Sources, s.Plan.Steps, s.Plan.Sinks, s.Plan.States}, []any{s2.Plan.Sources, s2.Plan.Steps, s2.Plan.Sinks, s2.Plan.States})
+		require.Equal(t, []any{s.Plan.Sources, s.Plan.Steps, s.Plan.Sinks, s.Plan.States, s.Plan.Stages}, []any{s2.Plan.Sources, s2.Plan.Steps, s2.Plan.Sinks, s2.Plan.States, s2.Plan.Stages})
 		require.Equal(t, settingsOf(s), settingsOf(s2))
 	}
 }

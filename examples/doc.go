@@ -2,6 +2,8 @@
 //
 //	orders.yaml    running totals per key: the demo and the quick start run it
 //	branches.yaml  several sources, branches, computed fields and sinks in one file
+//	group-by.yaml  totals by other keys, over a local exchange
+//	merge.yaml     several topics as one stream
 //	avro.yaml      Avro with local schema files
 package examples
 
