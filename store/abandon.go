@@ -68,9 +68,11 @@ func (s *Store) carry(t *Table, merged, l *changeList, epoch uint32) {
 			e.change = merged.add(&s.pool, *c)
 		}
 		// A key without a value has no slot to protect, and its epoch is what lets its entry go one day.
-		if e.epoch = epoch; c.valLen == absent {
-			e.epoch = s.epoch
+		to := epoch
+		if c.valLen == absent {
+			to = s.epoch
 		}
+		t.setHead(e, c.entry, e.val, e.valLen, to)
 	}
 }
 
@@ -89,7 +91,7 @@ func (s *Store) giveBack(l changeList, unread bool) {
 
 // renew gives a carried change a new value in a new slot, since a reader may still see the one it has. It is the first
 // write to the key since the Abandon.
-func (t *Table) renew(e *entry, v ref, n uint32) {
+func (t *Table) renew(e *entry, r, v ref, n uint32) {
 	s := t.s
 	c := t.active.at(e.change)
 	if e.valLen != absent {
@@ -101,7 +103,7 @@ func (t *Table) renew(e *entry, v ref, n uint32) {
 		t.active.noops++
 	}
 	s.scrapSlot(e.val, e.valLen)
-	e.val, e.valLen, e.epoch = v, n, s.epoch
+	t.setHead(e, r, v, n, s.epoch)
 	c.val, c.valLen = v, n
 }
 
@@ -131,6 +133,7 @@ func (s *Store) close(fs []*Frozen) {
 	for _, f := range fs {
 		f.closed.Store(true)
 	}
+	s.forgetViews()
 	if s.lingering = append(s.lingering, fs...); len(s.lingering) == 0 {
 		return
 	}

@@ -93,8 +93,13 @@ func (p *program) hold(t *rapid.T) {
 	}
 	f := rapid.SampledFrom(p.m.frozen).Draw(t, "of").f
 	seq := f.Sorted()
-	if rapid.Bool().Draw(t, "unsorted") {
+	switch rapid.IntRange(0, 2).Draw(t, "how") {
+	case 0:
 		seq = f.Entries()
+	case 1:
+		if f.view != nil {
+			seq = f.Full()
+		}
 	}
 	h := holdReader(f, seq, copied(seq))
 	if !h.step(t, 1) {

@@ -15,6 +15,13 @@
 // A checkpoint that is given up without an end of the work gives its changes back: they are merged with the active ones,
 // one per key, and the next freeze holds them all.
 //
+// A checkpoint may want the whole state, not what changed. FreezeFull costs the owner what Freeze costs: it takes the
+// directory of each index, whose segments are copied before they change from then on. Frozen.Full reads the entries on its
+// own goroutine, a value that is overwritten before it has come there being saved by the owner. Measured with a million
+// keys of 8 bytes and values of 8: 0.3 µs for the freeze (0.2 µs for Freeze); 0.25 s on the reading goroutine until all is
+// yielded in order, with 56 MB beside the store at most; and, between the freeze and the end of the scan, some 50 ns
+// more for a first write to a key in an epoch. An Abandon of 100,000 changes with as many active ones: 3 ms.
+//
 // Keys and values live in chunks without Go pointers, in slots of size classes; the collector sees a few large objects,
 // whatever the number of keys. Slots that come back serve their own size class again and are never given back to
 // the system, values above 16 KiB excepted.
@@ -33,16 +40,19 @@
 //	    broke the rule to finish before the commit. A value that such a reader may see is never changed in place either:
 //	    the first write after an Abandon takes a new slot. A read that starts after the Frozen was closed yields nothing
 //	    and makes Frozen.Err report ErrReleased.
+//	    The same holds while the scan of a Full may look at heads of entries: nothing at all is recycled then.
 //	I6  There is at most one change per key and epoch. One that inserts a key and takes it back is not part of Frozen.
-//	I7  A write that the store cannot take (limits) makes Err, and the next Frozen's Err, report it until Rollback. It
+//	I7  Full yields what had a value at the freeze, once: from a head whose epoch was not newer than the freeze before and
+//	    after it was read, or from what the owner saved before it made the head newer.
+//	I8  A write that the store cannot take (limits) makes Err, and the next Frozen's Err, report it until Rollback. It
 //	    never panics.
-//	I8  In a Local, a task's record says applied only if its data is the state at the checkpoint that it names: intent,
+//	I9  In a Local, a task's record says applied only if its data is the state at the checkpoint that it names: intent,
 //	    sync, data, sync, applied, sync, in this order, and data is dropped only when no record names it.
-//	I9  An error of a Local never reaches the service: it disables the copy (once, in the log) or gives up one task's.
-//	I10 What Load gives without an error is, to the entry, what was written up to the version that it names. The record
+//	I10 An error of a Local never reaches the service: it disables the copy (once, in the log) or gives up one task's.
+//	I11 What Load gives without an error is, to the entry, what was written up to the version that it names. The record
 //	    holds the number of entries and a sum over their checksums, which each flush brings forward by what it
 //	    replaces; Badger alone does not notice that something is missing.
-//	I11 While a Load reads a task's copy, the writer leaves it alone.
+//	I12 While a Load reads a task's copy, the writer leaves it alone.
 //
 // Goroutines: a Store starts none and belongs to its task's goroutine; a Frozen may be read by one or more others. A
 // Local has one writer, started by OpenLocal and ended by Close, beside those that Badger owns; its methods may be
@@ -54,6 +64,7 @@
 //	abandon.go  Store: changes that become active again
 //	table.go    Table: get, put, upsert, delete, all
 //	frozen.go   Frozen and its iterators          sort.go     the order of Sorted
+//	full.go     the whole state at a freeze
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
 //	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index
 //	local.go    Local: what the engine calls      local_entries.go collects changes for it

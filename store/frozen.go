@@ -31,10 +31,12 @@ type Frozen struct {
 	len    int
 	bytes  int64
 	err    error
+	view   *view // by FreezeFull
 
 	readers atomic.Int32
 	closed  atomic.Bool
 	misused atomic.Bool
+	notFull atomic.Bool
 }
 
 // ID is the checkpoint that the Frozen was made for.
@@ -54,6 +56,9 @@ func (f *Frozen) Tables() []TableInfo { return f.infos }
 func (f *Frozen) Err() error {
 	if f.err != nil {
 		return f.err
+	}
+	if f.notFull.Load() {
+		return ErrNotFull
 	}
 	if f.misused.Load() {
 		return ErrReleased

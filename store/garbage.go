@@ -33,8 +33,11 @@ func (q *garbageQueue) push(g garbage) {
 
 func (q *garbageQueue) empty() bool { return q.head == len(q.items) }
 
-// drain works off up to n changes.
+// drain works off up to n changes, unless a scan may look at what they would free.
 func (s *Store) drain(n int) {
+	if len(s.views) > 0 {
+		return
+	}
 	q := &s.garbage
 	for n > 0 && q.head < len(q.items) {
 		g := &q.items[q.head]

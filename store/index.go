@@ -1,5 +1,7 @@
 package store
 
+import "slices"
+
 // The index is an extendible hash: a directory, addressed by the high bits of the hash, of segments, each an
 // open-addressing table addressed by the low bits. Only one segment grows or splits at a time, so no insert ever
 // stalls for the size of the whole table.
@@ -17,20 +19,43 @@ type segment struct {
 	mask  uint32
 	used  uint32
 	depth uint8 // number of high hash bits that all its keys share
+	gen   uint32
 }
 
 type index struct {
 	dir   []*segment
 	shift uint8 // 32 - log2(len(dir))
 	slots int64 // over all segments, for accounting
+
+	gen    uint32 // number of snapshots; a segment of an older generation is part of one and is copied before it changes
+	shared bool   // the directory is part of a snapshot
 }
 
-func newSegment(size uint32, depth uint8) *segment {
-	return &segment{slots: make([]uint64, size), mask: size - 1, depth: depth}
+func newSegment(size uint32, depth uint8, gen uint32) *segment {
+	return &segment{slots: make([]uint64, size), mask: size - 1, depth: depth, gen: gen}
 }
 
 func newIndex() index {
-	return index{dir: []*segment{newSegment(segmentMin, 0)}, shift: 32, slots: segmentMin}
+	return index{dir: []*segment{newSegment(segmentMin, 0, 0)}, shift: 32, slots: segmentMin}
+}
+
+// snapshot gives a directory that never changes, and neither does any segment in it.
+func (x *index) snapshot() []*segment {
+	x.gen++
+	x.shared = true
+	return x.dir
+}
+
+// own gives the segment of h, which may be changed.
+func (x *index) own(h uint32) *segment {
+	g := x.dir[h>>x.shift]
+	if g.gen == x.gen {
+		return g
+	}
+	c := *g
+	c.slots, c.gen = slices.Clone(g.slots), x.gen
+	x.replace(h, c.depth, &c, &c)
+	return &c
 }
 
 // put adds an entry whose key is not in the index.
@@ -39,6 +64,9 @@ func (x *index) put(h uint32, r ref) {
 	for (seg.used+1)*segmentLoadD > uint32(len(seg.slots))*segmentLoadN {
 		x.grow(h)
 		seg = x.dir[h>>x.shift]
+	}
+	if seg.gen != x.gen {
+		seg = x.own(h)
 	}
 	seg.add(uint64(h)<<32 | uint64(r))
 }
@@ -57,7 +85,7 @@ func (x *index) grow(h uint32) {
 	old := x.dir[h>>x.shift]
 	size := uint32(len(old.slots))
 	if size < segmentMax || old.depth >= maxDepth {
-		g := newSegment(2*size, old.depth)
+		g := newSegment(2*size, old.depth, x.gen)
 		for _, s := range old.slots {
 			if s != 0 {
 				g.add(s)
@@ -72,9 +100,9 @@ func (x *index) grow(h uint32) {
 		for i, g := range x.dir {
 			dir[2*i], dir[2*i+1] = g, g
 		}
-		x.dir, x.shift = dir, x.shift-1
+		x.dir, x.shift, x.shared = dir, x.shift-1, false
 	}
-	lo, hi := newSegment(size, old.depth+1), newSegment(size, old.depth+1)
+	lo, hi := newSegment(size, old.depth+1, x.gen), newSegment(size, old.depth+1, x.gen)
 	bit := uint64(1) << (63 - old.depth)
 	for _, s := range old.slots {
 		switch {
@@ -91,6 +119,9 @@ func (x *index) grow(h uint32) {
 
 // replace puts lo and hi into the two halves of the directory range that the segment of h with this depth has.
 func (x *index) replace(h uint32, depth uint8, lo, hi *segment) {
+	if x.shared {
+		x.dir, x.shared = slices.Clone(x.dir), false
+	}
 	n := uint32(1) << (32 - x.shift - depth)
 	first := h >> x.shift &^ (n - 1)
 	for i := range n {
@@ -104,7 +135,7 @@ func (x *index) replace(h uint32, depth uint8, lo, hi *segment) {
 
 // remove takes out the entry. The slots behind it move up, so there are no gravestones.
 func (x *index) remove(h uint32, r ref) {
-	g := x.dir[h>>x.shift]
+	g := x.own(h)
 	want := uint64(h)<<32 | uint64(r)
 	i := h & g.mask
 	for g.slots[i] != want {

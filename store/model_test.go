@@ -129,6 +129,7 @@ func TestStoreFollowsTheModel(t *testing.T) {
 			"abandon":  p.abandon,
 			"hold":     p.hold,
 			"read on":  p.readOn,
+			"full":     p.full,
 			"load":     p.several(p.load),
 			"":         p.check,
 		})
@@ -200,8 +201,14 @@ func (p *program) freeze(t *rapid.T) {
 		return
 	}
 	require.Equal(t, !noopsOnly(p.m), p.s.DirtyLen() > 0)
-	f := p.s.Freeze(p.next)
+	full := rapid.IntRange(0, 2).Draw(t, "full") == 0
+	freeze := p.s.Freeze
+	if full {
+		freeze = p.s.FreezeFull
+	}
+	f := freeze(p.next)
 	require.Equal(t, p.next, f.ID())
+	require.Equal(t, full, f.view != nil)
 	p.m.frozen = append(p.m.frozen, modelFrozen{id: p.next, changes: p.m.active, before: p.m.view(), f: f})
 	p.m.active = map[string]*string{}
 	p.next += element.CheckpointID(rapid.IntRange(1, 3).Draw(t, "step"))

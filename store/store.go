@@ -56,6 +56,8 @@ type Store struct {
 	lastID element.CheckpointID
 	err    error
 
+	views []*Frozen // by FreezeFull, whose scan may not be over
+
 	// After an Abandon:
 	carried   uint32     // epoch of the keys whose change is active, but whose value a reader may see; or noEpoch
 	scraps    changeList // slots of values between, that go to the garbage next
@@ -190,7 +192,8 @@ func (s *Store) undo(t *Table, l changeList) {
 		} else if !had && has {
 			t.live++
 		}
-		e.val, e.valLen, e.epoch, e.change = c.prev, c.prevLen, s.epoch, 0
+		e.change = 0
+		t.setHead(e, c.entry, c.prev, c.prevLen, s.epoch)
 	}
 }
 

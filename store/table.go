@@ -152,7 +152,7 @@ func (t *Table) Delete(key []byte) {
 	c := t.active.at(e.change)
 	t.s.arena.release(e.val, e.valLen)
 	t.active.bytes -= int64(e.valLen)
-	e.val, e.valLen = 0, absent
+	t.s.setValue(e, 0, absent)
 	c.val, c.valLen = 0, absent
 	if c.prevLen == absent {
 		t.active.noops++
@@ -175,7 +175,8 @@ func (t *Table) set(e *entry, r ref, n uint32) ([]byte, bool) {
 	if e.epoch == t.s.epoch && e.valLen != absent && sameSlot(e.valLen, n) {
 		c := t.active.at(e.change)
 		t.active.bytes += int64(n) - int64(e.valLen)
-		e.valLen, c.valLen = n, n
+		t.s.setValue(e, e.val, n)
+		c.valLen = n
 		return a.chunks.at(e.val, n), true
 	}
 	v, ok := a.alloc(n)
@@ -201,7 +202,7 @@ func (t *Table) set(e *entry, r ref, n uint32) ([]byte, bool) {
 		t.active.noops--
 	}
 	t.active.bytes += int64(n)
-	e.val, e.valLen = v, n
+	t.s.setValue(e, v, n)
 	c.val, c.valLen = v, n
 	return a.chunks.at(v, n), true
 }
@@ -209,7 +210,7 @@ func (t *Table) set(e *entry, r ref, n uint32) ([]byte, bool) {
 // record makes v the entry's value and appends the change to the active epoch, of which it is the first for this key.
 func (t *Table) record(e *entry, r ref, v ref, n uint32) {
 	if e.epoch == t.s.carried {
-		t.renew(e, v, n)
+		t.renew(e, r, v, n)
 	} else {
 		t.active.bytes += int64(e.keyLen) + changeOverhead
 		if n != absent {
@@ -217,7 +218,11 @@ func (t *Table) record(e *entry, r ref, v ref, n uint32) {
 		}
 		e.change = t.active.add(&t.s.pool, change{
 			entry: r, keyLen: e.keyLen, val: v, valLen: n, prev: e.val, prevLen: e.valLen})
-		e.val, e.valLen, e.epoch = v, n, t.s.epoch
+		if len(t.s.views) == 0 {
+			e.val, e.valLen, e.epoch = v, n, t.s.epoch
+		} else {
+			t.setHead(e, r, v, n, t.s.epoch)
+		}
 	}
 	// Only now: the garbage may hold the deletion of this very key, which must find that the key is in use again.
 	t.s.drain(drainPerChange)
