@@ -92,7 +92,7 @@ func (s *service) openLocal(context.Context) error {
 		return nil // it has said so
 	}
 	for _, task := range local.Tasks() {
-		if !slices.ContainsFunc(s.plan.Sources, func(src topology.SourcePlan) bool { return src.Name == task.Source && src.Stateful }) {
+		if !keepsState(s.plan, task) {
 			local.Remove(task)
 		}
 	}
@@ -103,6 +103,11 @@ func (s *service) openLocal(context.Context) error {
 		return nil
 	})
 	return nil
+}
+
+// keepsState reports whether a task can have state: of a source, or behind an exchange.
+func keepsState(plan *topology.Plan, task element.TaskID) bool {
+	return slices.ContainsFunc(plan.Stages, func(s topology.StagePlan) bool { return s.Name == task.Source && s.Stateful })
 }
 
 // closeBudget is the time that closing may take: not beyond the shutdown timeout of a stop.

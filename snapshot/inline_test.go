@@ -278,15 +278,22 @@ func TestRunsLieAnywhere(t *testing.T) {
 	})
 }
 
-func TestTheWholeStateHasNoTombstonesAndBeginsAtNothing(t *testing.T) {
+func TestTheWholeStateLeavesTombstonesOutAndBeginsAtNothing(t *testing.T) {
 	r := openInline(t, vfs.NewMem(), 0)
-	d := delta(taskA, counts, 0, 1, change{"totals/acc|a": nil})
+	for i, ch := range []change{{"totals/acc|a": nil, "totals/acc|b": val("1")}, {"totals/acc|a": nil}} {
+		d := delta(taskA, counts, 0, 1, ch)
+		d.Full = true
+		parts, err := r.Persist(ctx, nameOf(1, 1+i), []TaskDelta{d})
+		require.NoError(t, err)
+		require.EqualValues(t, 1-i, parts[0].Run.Entries)
+		n := 0
+		_, err = r.Restore(ctx, TaskEntry{Task: taskA, States: counts, Runs: d.Chain(nil, parts[0].Run)}, nil, func(e Entry) error { n++; require.False(t, e.Deleted); return nil })
+		require.NoError(t, err)
+		require.Equal(t, 1-i, n)
+	}
+	d := delta(taskA, counts, 3, 4, change{"totals/acc|a": val("1")})
 	d.Full = true
-	_, err := r.Persist(ctx, nameOf(1, 1), []TaskDelta{d})
-	require.ErrorContains(t, err, "tombstone")
-	d = delta(taskA, counts, 3, 4, change{"totals/acc|a": val("1")})
-	d.Full = true
-	_, err = r.Persist(ctx, nameOf(4, 1), []TaskDelta{d})
+	_, err := r.Persist(ctx, nameOf(4, 1), []TaskDelta{d})
 	require.ErrorContains(t, err, "begin at 3")
 	d.From = 0
 	parts, err := r.Persist(ctx, nameOf(4, 1), []TaskDelta{d})

@@ -17,8 +17,8 @@ type TaskDelta struct {
 	// From is where the task's chain of runs ends (TaskEntry.ChainEnd), 0 for the first run: not the id of the
 	// previous checkpoint, which may have added no run. To is the id of this checkpoint.
 	From, To element.CheckpointID
-	// Full says that Entries are the whole state, without tombstones: the run takes the place of the task's chain. From is
-	// 0. The first run of a task is full when its state was read from several tasks of a root; see Decision.Sources.
+	// Full says that Entries are the whole state: the run takes the place of the task's chain. From is 0. Tombstones are
+	// counted in Len and left out, for what is not in the run does not exist. The first run of a task is full when its state was read from several tasks of a root; see Decision.Sources.
 	Full bool
 	// Entries are sorted by state, then key, each key once; keys and values stay valid until the next one is asked for. It
 	// is ranged over once, from one goroutine at a time.
@@ -124,6 +124,7 @@ type part struct {
 	limit  int64 // bytes up to which it goes into the root
 	begun  bool  // next is in use
 	first  bool  // next was not asked yet
+	seen   int   // entries that seq has given
 	next   func() (Entry, bool)
 	stop   func()
 	inFile bool
@@ -219,11 +220,20 @@ func (p *packer) direct(part *part) error {
 	}
 	var e Entry
 	for e = range part.seq {
-		if err := p.rw.add(&e); err != nil {
+		if err := p.add(part, &e); err != nil {
 			return err
 		}
 	}
 	return p.finish(part)
+}
+
+// add writes an entry; the whole state has no tombstones.
+func (p *packer) add(part *part, e *Entry) error {
+	part.seen++
+	if part.head.Full && e.Deleted {
+		return nil
+	}
+	return p.rw.add(e)
 }
 
 // gather writes a run to memory, and to the file from where it is too large for the root.
@@ -251,7 +261,7 @@ func (p *packer) gather(part *part) error {
 			break
 		}
 		part.first = false
-		if err := p.rw.add(&e); err != nil {
+		if err := p.add(part, &e); err != nil {
 			return err
 		}
 	}
@@ -280,8 +290,8 @@ func (p *packer) spill(part *part) error {
 
 func (p *packer) finish(part *part) error {
 	ref, err := p.rw.finish()
-	if err == nil && part.count >= 0 && ref.Entries != int64(part.count) {
-		err = fmt.Errorf("task %s: %d entries, %d were declared", part.head.Task, ref.Entries, part.count)
+	if err == nil && part.count >= 0 && part.seen != part.count {
+		err = fmt.Errorf("task %s: %d entries, %d were declared", part.head.Task, part.seen, part.count)
 	}
 	if err != nil {
 		return err
