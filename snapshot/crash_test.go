@@ -14,9 +14,9 @@ import (
 )
 
 // crashSetup makes a committed checkpoint 1 and gives what a run of checkpoint 2 (with a merge) does after it.
-func crashSetup(t *testing.T) (m *vfs.Mem, before map[element.TaskID]string, first RootRef, run func() (RootRef, error)) {
+func crashSetup(t *testing.T, threshold int) (m *vfs.Mem, before map[element.TaskID]string, first RootRef, run func() (RootRef, error)) {
 	m = vfs.NewMem()
-	r := openRepo(t, m, "i-0")
+	r := openInline(t, m, threshold)
 	ref1, root1 := mustCheckpoint(t, r, 1, 1, nil, nil, map[element.TaskID]change{
 		taskA: {"totals/acc|a": val(strings.Repeat("1", 1500)), "totals/acc|b": val("1")}, taskB: {"last/seen|x": val("1")},
 	})
@@ -53,12 +53,18 @@ func states(t *testing.T, r *Repository, root *Root) map[element.TaskID]string {
 // or all of what was not synced: afterwards the root is absent, or it and everything it names is complete; the
 // committed checkpoint is untouched; the next start works and sweeps up.
 func TestCrashAtEveryOperation(t *testing.T) {
+	for name, threshold := range map[string]int{"files": 0, "files and the root": 500, "the root alone": 10_000} {
+		t.Run(name, func(t *testing.T) { crashAtEveryOperation(t, threshold) })
+	}
+}
+
+func crashAtEveryOperation(t *testing.T, threshold int) {
 	crashes := 0
 	for n := 0; ; n++ {
 		finished := false
 		for _, keep := range []float64{0, 0.5, 0.5, 0.5, 1} {
 			for seed := range uint64(3) {
-				m, before, ref1, run := crashSetup(t)
+				m, before, ref1, run := crashSetup(t, threshold)
 				m.CrashAt(m.Ops() + n)
 				ref2, err := run()
 				finished = err == nil

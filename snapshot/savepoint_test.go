@@ -216,6 +216,55 @@ func TestOnlySavepointsAreDisposedOf(t *testing.T) {
 	require.DirExists(t, foreign)
 }
 
+// TestASavepointIsWholeOrNotFinished cuts the power before each single file operation.
+func TestASavepointIsWholeOrNotFinished(t *testing.T) {
+	for n := 0; ; n++ {
+		finished := false
+		for _, keep := range []float64{0, 0.5, 1} {
+			m := vfs.NewMem()
+			m.CrashAt(n)
+			_, err := WriteSavepoint(ctx, SavepointConfig{Storage: NewLocal(m, "/sp")}, savepointHead(7), savepointTasks())
+			finished = err == nil
+			m.Crash(keep, uint64(n))
+			st := NewLocal(m, "/sp")
+			list, err := listSavepoints(ctx, st)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(list), 1)
+			require.True(t, !finished || len(list) == 1 && list[0].Err == nil, "operation %d: it was said to be durable", n)
+			for _, info := range list {
+				if info.Err != nil {
+					require.ErrorContains(t, info.Err, "never finished", "operation %d", n)
+					continue
+				}
+				s, err := readSavepoint(ctx, st, filepath.Base(info.Ref.Path))
+				require.NoError(t, err)
+				_, err = s.Verify(ctx)
+				require.NoError(t, err, "operation %d", n)
+			}
+		}
+		if finished {
+			require.Greater(t, n, 8)
+			return
+		}
+	}
+}
+
+func TestATwinIsTheOneThatWasWritten(t *testing.T) {
+	ref := writeSavepointTo(t, t.TempDir(), 7)
+	s, err := OpenTwin(ctx, ref)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, DisposeSavepoint(ctx, ref.Path))
+	_, err = OpenTwin(ctx, ref)
+	require.Error(t, err)
+	head := savepointHead(7)
+	head.CreatedUnixMilli++
+	_, err = WriteSavepoint(ctx, SavepointConfig{Dir: filepath.Dir(ref.Path)}, head, savepointTasks())
+	require.NoError(t, err)
+	_, err = OpenTwin(ctx, ref)
+	require.True(t, requireCorrupt(err, filepath.Base(ref.Path)+"/_metadata"), "%v", err)
+}
+
 // TestSavepointNames: an application's name may hold what separates the parts.
 func TestSavepointNames(t *testing.T) {
 	for name, app := range map[string]string{"savepoint-a-b-12-0000000000000001": "a-b", "savepoint-a-1-0000000000000001": "a"} {

@@ -49,6 +49,20 @@ func OpenSavepoint(ctx context.Context, dir string) (*Savepoint, error) {
 	return s, nil
 }
 
+// OpenTwin opens the savepoint that a root names: one that was cut at the same barrier, so that the state of its tasks is that
+// of the root's. Another one in its place gives a CorruptError.
+func OpenTwin(ctx context.Context, ref SavepointRef) (*Savepoint, error) {
+	s, err := OpenSavepoint(ctx, ref.Path)
+	if err != nil {
+		return nil, err
+	}
+	if s.Ref.Digest != ref.Digest || s.Ref.ID != ref.ID {
+		s.Close()
+		return nil, corrupt(s.dir, s.dir+"/"+savepointMeta, "savepoint", formatf("it is not the one that was written at the checkpoint"))
+	}
+	return s, nil
+}
+
 // splitSavepoint divides the path of a savepoint into the directory around it and its name.
 func splitSavepoint(dir string) (parent, base string, err error) {
 	p := strings.TrimPrefix(dir, "file://")
