@@ -63,6 +63,7 @@
 //	P4  A delayed copy of a commit can set the group back to a complete checkpoint of the same generation, until the next
 //	    commit; so the checkpoint before the last one has to be kept.
 //	P5  Nothing is held up: Produce works between Seal and Commit, and no lock is held while records are handed over.
+//	P6  What the instance left open when it made transactions before is ended by the first Init.
 //
 // Goroutines: Init runs one goroutine per slot and waits for all. The clients own theirs; Close ends them. Produce may
 // be called from many goroutines. Init, Seal, Commit, CommitInitial, Reopen, Abort and Close exclude each other; a

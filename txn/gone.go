@@ -60,7 +60,7 @@ func (m *Manager) FenceGone(ctx context.Context, instances []string, living func
 		if slices.Contains(alive, owner[t.TxnID]) {
 			continue
 		}
-		if err := m.fenceID(ctx, t.TxnID); err != nil {
+		if err := m.cfg.fenceID(ctx, t.TxnID); err != nil {
 			return fenced, fmt.Errorf("end the transaction of %s: %w", t.TxnID, err)
 		}
 		fenced = append(fenced, t.TxnID)
@@ -78,8 +78,25 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(end)/2)
 }
 
-func (m *Manager) fenceID(ctx context.Context, id string) error {
-	cl, err := kafka.NewClient(m.cfg.Kafka, kgo.TransactionalID(id), kgo.TransactionTimeout(m.cfg.Timeout))
+// fenceOwn ends what this very instance has left open under its transactional ids, if anything.
+func (c Config) fenceOwn(ctx context.Context, cl *kgo.Client) error {
+	listing, stop := half(ctx)
+	defer stop()
+	listed, missed := kadm.NewClient(cl).ListTransactions(listing, nil, unfinished)
+	for slot := range maxSlots {
+		t, ok := listed[TransactionalID(c.Application, c.Instance, slot)]
+		if !ok || !slices.Contains(unfinished, t.State) {
+			continue
+		}
+		if err := c.fenceID(ctx, t.TxnID); err != nil {
+			return fmt.Errorf("end the transaction of %s: %w", t.TxnID, err)
+		}
+	}
+	return kafka.Classify(missed, "list the open transactions")
+}
+
+func (c Config) fenceID(ctx context.Context, id string) error {
+	cl, err := kafka.NewClient(c.Kafka, kgo.TransactionalID(id), kgo.TransactionTimeout(c.Timeout))
 	if err != nil {
 		return err
 	}

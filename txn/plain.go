@@ -36,6 +36,7 @@ type Plain struct {
 	seal   bool                 // under turn
 	older  []*wave              // under turn: waves that a Seal has ended and that were not all acknowledged then
 	stats  Stats                // under turn: since the last commit
+	looked bool                 // under turn: own transactions of an earlier time were looked for
 
 	mu     sync.RWMutex // held for a moment only, never while records are handed over
 	cl     *plainClient // under mu; nil = closed, or given up
@@ -116,7 +117,12 @@ func (p *Plain) isClosed() bool {
 	return p.closed
 }
 
+// ownTimeout bounds the search for transactions that this instance has left open. Nothing but time depends on it.
+const ownTimeout = 5 * time.Second
+
 // Init gives the attempt a client of its own, with a new producer id. A client that nothing was produced with yet stays.
+// The first Init also ends what this instance has left open if it made transactions before: readers and the stable read
+// that follows would wait for their timeout.
 func (p *Plain) Init(ctx context.Context) error {
 	if err := p.lock(ctx); err != nil {
 		return err
@@ -135,6 +141,7 @@ func (p *Plain) Init(ctx context.Context) error {
 		cl.Close()
 		return kafka.Classify(err, "InitProducerID")
 	}
+	p.endOwn(ctx, cl)
 	failpoint.Hit(failpoint.InitAfter)
 	p.mu.Lock()
 	p.cl = &plainClient{Client: cl}
@@ -145,6 +152,19 @@ func (p *Plain) Init(ctx context.Context) error {
 		p.cfg.Hooks.Initialised(0)
 	}
 	return nil
+}
+
+func (p *Plain) endOwn(ctx context.Context, cl *kgo.Client) {
+	if p.looked {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, ownTimeout)
+	defer cancel()
+	if err := p.cfg.fenceOwn(bounded, cl); err != nil {
+		p.log.Warn("could not look for transactions that this instance has left open; readers may wait for their timeout", "error", err)
+		return
+	}
+	p.looked = true
 }
 
 // fresh says that the client is as Init made it.

@@ -343,6 +343,20 @@ func TestPlainLeavesNothingOpen(t *testing.T) {
 	require.Empty(t, fenced)
 }
 
+// An instance that made transactions, died inside one and comes back without them ends it.
+func TestPlainEndsItsOwnTransactionOfBefore(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	require.NoError(t, e.checkpoint(m, 1, "one"))
+	e.produce(m, "of the dead")
+	require.NoError(t, m.Seal(e.ctx, 2))
+	m.Close()
+	p := e.plain()
+	require.NoError(t, e.plainCheckpoint(p, 2, "two"))
+	require.ElementsMatch(t, []string{"one", "two"}, e.read(e.out), "read fails if the transaction is still open")
+	e.requireCommitted(2)
+}
+
 func BenchmarkPlainProduceBatch(b *testing.B) {
 	p, err := NewPlain(Config{Application: "a", Instance: "i", Group: "a", Fence: func([]checkpoint.OffsetCommit) (string, int32, string, error) { return "", 0, "", nil }})
 	require.NoError(b, err)
