@@ -19,6 +19,7 @@ type candidate struct {
 	generation int32 // of the round that owned was given in
 	owned      []element.TopicPartition
 	made       map[string]int // the partition counts that its last assignment was made for
+	noted      string         // the name of who had everything in its last assignment, in a whole group
 }
 
 // unit is what goes to a member as a whole: partition number partition of the topics of a group that have it.

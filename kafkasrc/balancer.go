@@ -64,6 +64,7 @@ type copartitioned struct {
 	mu        sync.Mutex
 	interests []string       // of the last join
 	round     int32          // the generation that the last assignment was made in; -1 before the first
+	holder    string         // who has everything by the last assignment; "" in a group that shares
 	made      map[string]int // partition counts that the last assignment was made for; nil when it does not say
 	owes      string         // the member id that was to join again after that assignment; "" for none
 	outdated  string         // why that does not fit; "" when it does
@@ -80,6 +81,8 @@ type memberNote struct {
 	Whole    bool       `json:"whole,omitempty"`
 	// Partitions are the counts of the last assignment: the next leader may have older metadata.
 	Partitions map[string]int `json:"partitions,omitempty"`
+	// Holder is that of the last assignment: it may have restarted in place, and knows nothing of it.
+	Holder string `json:"holder,omitempty"`
 }
 
 type leaderNote struct {
@@ -87,8 +90,9 @@ type leaderNote struct {
 	Generation int32          `json:"generation"`
 	Interests  string         `json:"interests"`
 	Partitions map[string]int `json:"partitions"`
-	// Whole: one member has everything.
-	Whole bool `json:"whole,omitempty"`
+	// Whole: one member has everything, the one that Holder names.
+	Whole  bool   `json:"whole,omitempty"`
+	Holder string `json:"holder,omitempty"`
 	// GivesUp is the member's id when the assignment takes something away from it, so that it has to join again.
 	GivesUp string `json:"gives_up,omitempty"`
 }
@@ -127,7 +131,7 @@ func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][
 	meta.Version, meta.Topics = metadataVersion, interests
 	b.mu.Lock()
 	b.interests, meta.Generation = slices.Clone(interests), b.round
-	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.made})
+	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.made, Holder: b.holder})
 	b.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(owned)) {
 		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
@@ -159,7 +163,7 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 			cb.SetError(fmt.Errorf("member %s: %w", c.name, err))
 			return
 		}
-		c.together, c.whole, c.made = note.Together, note.Whole, note.Partitions
+		c.together, c.whole, c.made, c.noted = note.Together, note.Whole, note.Partitions, note.Holder
 		for _, o := range meta.OwnedPartitions {
 			for _, p := range o.Partitions {
 				c.owned = append(c.owned, element.TopicPartition{Topic: o.Topic, Partition: p})
@@ -173,6 +177,7 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 		note.Partitions[t] = int(n)
 	}
 	out := &assignments{note: note, to: plan(members, counts), interests: map[string]string{}, givesUp: map[string]bool{}}
+	out.note.Holder = holderNow(members, out.to)
 	for _, m := range members {
 		out.interests[m.id] = fingerprint(m.topics, m.together, m.whole)
 		out.givesUp[m.id] = slices.ContainsFunc(m.owned, func(tp element.TopicPartition) bool { return !slices.Contains(out.to[m.id], tp) })
@@ -230,7 +235,7 @@ func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.round, b.made, b.owes, b.outdated = note.Generation, note.Partitions, note.GivesUp, ""
+	b.round, b.made, b.holder, b.owes, b.outdated = note.Generation, note.Partitions, note.Holder, note.GivesUp, ""
 	if note.V != 0 && note.Interests != fingerprint(b.interests, b.together, b.whole) {
 		b.outdated = "the assignment was made for other topics of this instance"
 		if b.whole && !note.Whole {

@@ -17,7 +17,8 @@ func wholly(members []candidate) bool {
 // planWhole gives all partitions of all topics to one member.
 //
 // The one that has them keeps them as long as it lives, whoever comes; among several that claim some, the one with the
-// most, then the first by name. A member that is interested in all topics is preferred to one that is not: in a change
+// most, then the one that had everything before the members last heard of it (it has restarted in place, and claims
+// nothing), then the first by name. A member that is interested in all topics is preferred to one that is not: in a change
 // of the topics, the first member with the new set takes over. Where no member has them all, as when one topic takes
 // the place of another, the owner gets what it is interested in and the rest goes to nobody.
 //
@@ -68,13 +69,45 @@ func (p *planner) holder(topics []string) int {
 			has[c[0]]++
 		}
 	}
-	complete := func(m int) bool { return interested(p.members[m], topics) }
+	last := lastHolder(p.members)
+	better := func(a, b int) bool {
+		switch x, y := interested(p.members[a], topics), interested(p.members[b], topics); {
+		case x != y:
+			return x
+		case has[a] != has[b]:
+			return has[a] > has[b]
+		}
+		return last != "" && p.members[a].name == last && p.members[b].name != last
+	}
 	best := -1
 	for m := range p.members { // in the order of their names
-		switch {
-		case best < 0, complete(m) && !complete(best), complete(m) == complete(best) && has[m] > has[best]:
+		if best < 0 || better(m, best) {
 			best = m
 		}
 	}
 	return best
+}
+
+// lastHolder names the member that had everything in the newest assignment that any member knows of, "" when there is none.
+func lastHolder(members []candidate) (name string) {
+	newest := int32(-1)
+	for _, m := range members {
+		if m.noted != "" && (m.generation > newest || m.generation == newest && m.noted < name) {
+			newest, name = m.generation, m.noted
+		}
+	}
+	return name
+}
+
+// holderNow names who has everything by a plan; when nobody has, it stays as it was.
+func holderNow(members []candidate, to map[string][]element.TopicPartition) string {
+	if !wholly(members) {
+		return ""
+	}
+	for _, m := range members {
+		if len(to[m.id]) > 0 {
+			return m.name
+		}
+	}
+	return lastHolder(members)
 }
