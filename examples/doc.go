@@ -5,6 +5,7 @@
 //	group-by.yaml  totals by other keys, over a local exchange
 //	merge.yaml     several topics as one stream
 //	avro.yaml      Avro with local schema files
+//	orderproducer  a program that writes the orders which orders.yaml reads
 package examples
 
 import "embed"

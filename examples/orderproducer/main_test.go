@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/millweir/millweir/internal/embedded"
+)
+
+func TestOrdersAreWritten(t *testing.T) {
+	b, err := embedded.Start(t.Context(), embedded.Config{Topics: []embedded.Topic{{Name: "orders", Partitions: 4}}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close()) }()
+	o, err := parse([]string{"-rate", "2000", "-customers", "20"}, b.Addr())
+	require.NoError(t, err)
+	require.Equal(t, options{brokers: []string{b.Addr()}, topic: "orders", rate: 2000, customers: 20}, o)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	n, err := produce(ctx, o)
+	require.NoError(t, err)
+	require.Greater(t, n, 100)
+
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	require.NoError(t, err)
+	defer cl.Close()
+	ids, customers := map[string]bool{}, map[string]bool{}
+	for len(ids) < n {
+		reading, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		fetches := cl.PollFetches(reading)
+		cancel()
+		require.NoError(t, fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			var got order
+			require.NoError(t, json.Unmarshal(r.Value, &got))
+			require.False(t, ids[got.OrderID], "%s is there twice", got.OrderID)
+			ids[got.OrderID], customers[got.Customer] = true, true
+			require.Equal(t, got.Customer, string(r.Key))
+			require.Contains(t, []string{"paid", "open"}, got.Status)
+			require.Positive(t, got.Amount)
+			require.InDelta(t, time.Now().UnixMilli(), got.PlacedAt, 60_000)
+		})
+	}
+	require.Len(t, ids, n)
+	require.Len(t, customers, 20)
+}
+
+func TestWrongOptions(t *testing.T) {
+	for _, args := range [][]string{{"-rate", "0"}, {"-customers", "0"}, {"x"}} {
+		_, err := parse(args, "")
+		require.Error(t, err, args)
+	}
+	o, err := parse(nil, "a:1,b:2")
+	require.NoError(t, err)
+	require.Equal(t, []string{"a:1", "b:2"}, o.brokers)
+}
+
+// What docker-compose.yml starts must be a command line of this program.
+func TestComposeStartsItAsItsCommandLineAllows(t *testing.T) {
+	text, err := os.ReadFile("../../docker-compose.yml")
+	require.NoError(t, err)
+	var f struct {
+		Services map[string]struct {
+			Command     []string
+			Environment map[string]string
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(text, &f))
+	s := f.Services["orders"]
+	o, err := parse(s.Command, s.Environment["KAFKA_BROKERS"])
+	require.NoError(t, err)
+	require.Equal(t, options{brokers: []string{"kafka:19092"}, topic: "orders", rate: 1000, customers: 1000}, o)
+}
