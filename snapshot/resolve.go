@@ -64,7 +64,7 @@ const (
 	Restore
 	// Recovered is Restore on the store's word alone; see Recover. Positions and Root are to be committed first.
 	Recovered
-	// Imported: the state is read from a savepoint; see ResolveSavepoint. Positions are to be committed first.
+	// Imported: the state is read from a savepoint; see ResolveSavepoints. Positions are to be committed first.
 	Imported
 )
 

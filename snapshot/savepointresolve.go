@@ -8,56 +8,113 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 )
 
-// ResolveSavepoint decides how tasks start from a savepoint, whatever the group has committed: that is the caller's to
-// judge. sources are all of the plan; in.Tasks may be a part of their partitions. It is pure. Of in it reads Application,
-// ClusterID, Tasks, Stages, States and DropStates.
+// ResolveSavepoints decides how tasks start from a savepoint, whatever the group has committed: that is the caller's to
+// judge. Where several instances took part in it, it is the directories of all of them. sources are all of the plan;
+// in.Tasks may be a part of their partitions. It is pure. Of in it reads Application, ClusterID, Tasks, Stages, States and
+// DropStates.
 //
-// A task that the savepoint has is Imported: it starts at Positions with what Sources hold, read with KeepKeys and
-// KeepInFlight by Savepoint.Restore and RestoreInFlight. Entry is zero, for the savepoint is no part of a chain: the first
-// run is full. A partition that it does not have is Fresh, a stage behind an exchange that it does not have StartEmpty and
-// New. State that nothing in the plan takes up is refused, unless DropStates; see Savepoint.Dropped.
-func ResolveSavepoint(in ResolveInput, s *Savepoint, sources []string) (map[element.TaskID]Decision, error) {
-	ref := RootRef{Name: s.Root.Name, Path: s.Ref.Path, Digest: s.Ref.Digest}
-	in.Roots = map[RootRef]LoadedRoot{ref: {Root: s.Root}}
-	c := &recovery{in: in}
-	info := &RootInfo{Ref: ref, Root: s.Root}
-	out := make(map[element.TaskID]Decision, len(in.Tasks))
-	var refused []Refusal
+// A task that is in a directory is Imported: it starts at Positions with what Sources hold, read with KeepKeys and
+// KeepInFlight by Restore and RestoreInFlight of the Savepoint that Root.Path names. Entry is zero, for a savepoint is no
+// part of a chain: the first run is full. A partition that is in none is Fresh, a stage behind an exchange that is in none
+// StartEmpty and New. State that nothing in the plan takes up is refused, unless DropStates; see DroppedOf.
+func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (map[element.TaskID]Decision, error) {
+	r := &importing{in: in, out: make(map[element.TaskID]Decision, len(in.Tasks))}
+	r.in.Roots = map[RootRef]LoadedRoot{}
+	for _, s := range from {
+		r.in.Roots[s.root()] = LoadedRoot{Root: s.Root}
+	}
 	for i := range in.Tasks {
-		t := &in.Tasks[i]
+		r.task(&in.Tasks[i], from)
+	}
+	for _, s := range from {
+		if !in.DropStates {
+			r.goneSources(s, sources)
+			r.refused = append(r.refused, r.in.refuseGone([]RootRef{s.root()})...)
+		}
+	}
+	if len(r.refused) == 0 {
+		r.stages(from)
+	}
+	if len(r.refused) > 0 {
+		slices.SortStableFunc(r.refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
+		return nil, fault.Stopf(r.refused[0].Reason.code(), "%w", &RefusedError{Refusals: r.refused})
+	}
+	for id, d := range r.out {
+		d.Entry = TaskEntry{}
+		r.out[id] = d
+	}
+	return r.out, nil
+}
+
+// root names a savepoint as if it were a root.
+func (s *Savepoint) root() RootRef {
+	return RootRef{Name: s.Root.Name, Path: s.Ref.Path, Digest: s.Ref.Digest}
+}
+
+// importing is a resolution.
+type importing struct {
+	in      ResolveInput
+	out     map[element.TaskID]Decision
+	refused []Refusal
+}
+
+func (r *importing) refuse(task element.TaskID, no *Refusal) {
+	no.Task = task
+	r.refused = append(r.refused, *no)
+}
+
+// task decides on one that reads partitions.
+func (r *importing) task(t *TaskFacts, from []*Savepoint) {
+	r.out[t.Task] = Decision{Kind: Fresh}
+	var taken *Savepoint
+	for _, s := range from {
 		entry := s.Root.Task(t.Task)
 		if entry == nil || entry.Parallelism > 0 {
-			out[t.Task] = Decision{Kind: Fresh}
 			continue
 		}
-		if no := c.fits(t, info, entry); no != nil {
-			no.Task = t.Task
-			refused = append(refused, *no)
-			continue
+		if taken != nil {
+			r.refuse(t.Task, refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s is in %s and in %s: they are not one savepoint", t.Task, taken.Ref.Path, s.Ref.Path))
+			return
 		}
-		out[t.Task] = Decision{Kind: Imported, Root: ref, Positions: slices.Clone(entry.Positions), Sources: []TaskEntry{*entry}}
-	}
-	if !in.DropStates {
-		for _, d := range s.goneSources(sources) {
-			no := refuse(ReasonStateDropped, element.TopicPartition{}, "source %s: savepoint %s (%s) holds state of it, %s, and the topology has no such source; "+
-				"restore the source or its name, or allow dropped state", d.Stage, s.Ref.ID, s.Ref.Path, strings.Join(d.States, ", "))
-			no.Task = element.TaskID{Source: d.Stage}
-			refused = append(refused, *no)
+		taken = s
+		c := &recovery{in: r.in}
+		if no := c.fits(t, &RootInfo{Ref: s.root(), Root: s.Root}, entry); no != nil {
+			r.refuse(t.Task, no)
+			return
 		}
-		refused = append(refused, in.refuseGone([]RootRef{ref})...)
+		r.out[t.Task] = Decision{Kind: Imported, Root: s.root(), Positions: slices.Clone(entry.Positions), Sources: []TaskEntry{*entry}}
 	}
-	if len(refused) == 0 {
-		refused = in.stagesFrom(ref, s.Root, Imported, out)
+}
+
+// goneSources refuses state of sources that the plan does not have.
+func (r *importing) goneSources(s *Savepoint, sources []string) {
+	for _, d := range s.goneSources(sources) {
+		r.refuse(element.TaskID{Source: d.Stage}, refuse(ReasonStateDropped, element.TopicPartition{}, "source %s: savepoint %s (%s) holds state of it, %s, and the topology has no such source; "+
+			"restore the source or its name, or allow dropped state", d.Stage, s.Ref.ID, s.Ref.Path, strings.Join(d.States, ", ")))
 	}
-	if len(refused) > 0 {
-		slices.SortStableFunc(refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
-		return nil, fault.Stopf(refused[0].Reason.code(), "%w", &RefusedError{Refusals: refused})
+}
+
+// stages decides on the subtasks of exchanges. They are in one directory, for one instance has all of them.
+func (r *importing) stages(from []*Savepoint) {
+	var with *Savepoint
+	for _, s := range from {
+		switch {
+		case !s.Root.hasStages():
+		case with != nil:
+			r.refuse(element.TaskID{}, refuse(ReasonMixedRoots, element.TopicPartition{}, "stages of exchanges are in %s and in %s: they are not one savepoint", with.Ref.Path, s.Ref.Path))
+			return
+		default:
+			with = s
+		}
 	}
-	for id, d := range out {
-		d.Entry = TaskEntry{}
-		out[id] = d
+	switch {
+	case len(from) == 0:
+		r.in.startStages(r.out)
+		return
+	case with == nil:
+		with = from[0]
 	}
-	return out, nil
+	r.refused = append(r.refused, r.in.stagesFrom(with.root(), with.Root, Imported, r.out)...)
 }
 
 // goneSources lists the sources with state that are not among the plan's.
@@ -70,7 +127,7 @@ func (s *Savepoint) goneSources(sources []string) []DroppedStage {
 		}
 		n := len(out)
 		if n == 0 || out[n-1].Stage != e.Task.Source {
-			out = append(out, DroppedStage{Stage: e.Task.Source})
+			out = append(out, DroppedStage{Stage: e.Task.Source, Root: s.root()})
 			n++
 		}
 		d := &out[n-1]
@@ -84,14 +141,14 @@ func (s *Savepoint) goneSources(sources []string) []DroppedStage {
 	return out
 }
 
-// Dropped gives what ResolveSavepoint lets go with DropStates: sources and stages as a whole, and records in flight that
+// DroppedOf gives what ResolveSavepoints lets go with DropStates: sources and stages as a whole, and records in flight that
 // cannot be moved. Single states that no step owns any more are not among them.
-func (s *Savepoint) Dropped(in ResolveInput, sources []string) []DroppedStage {
-	ref := RootRef{Name: s.Root.Name, Path: s.Ref.Path, Digest: s.Ref.Digest}
-	out := s.goneSources(sources)
-	for i := range out {
-		out[i].Root = ref
+func DroppedOf(in ResolveInput, from []*Savepoint, sources []string) []DroppedStage {
+	var out []DroppedStage
+	for _, s := range from {
+		out = append(out, s.goneSources(sources)...)
+		out = append(out, in.gone(s.root(), s.Root)...)
+		out = append(out, in.scattered(s.root(), s.Root)...)
 	}
-	out = append(out, in.gone(ref, s.Root)...)
-	return append(out, in.scattered(ref, s.Root)...)
+	return out
 }

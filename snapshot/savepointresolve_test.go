@@ -26,7 +26,7 @@ func TestASavepointIsImported(t *testing.T) {
 	s, in := imported(t)
 	for _, parallelism := range []int{1, 2, 3} {
 		in.Stages[0].Parallelism = parallelism
-		d, err := ResolveSavepoint(in, s, []string{"orders"})
+		d, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"orders"})
 		require.NoError(t, err)
 		require.Len(t, d, 3+parallelism)
 		require.Equal(t, Imported, d[taskA].Kind)
@@ -75,18 +75,57 @@ func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			s, in := imported(t)
 			c.spoil(&in)
-			_, err := ResolveSavepoint(in, s, c.sources)
+			_, err := ResolveSavepoints(in, []*Savepoint{s}, c.sources)
 			require.Equal(t, c.code, fault.CodeOf(err), "%v", err)
 			require.True(t, RefusalOf(err).Has(c.reason), "%v", err)
 			require.ErrorContains(t, err, s.Root.Name.String())
 			in.DropStates = true
-			_, err = ResolveSavepoint(in, s, c.sources)
+			_, err = ResolveSavepoints(in, []*Savepoint{s}, c.sources)
 			if c.dropped < 0 {
 				require.True(t, RefusalOf(err).Has(c.reason), "%v", err)
 				return
 			}
 			require.NoError(t, err)
-			require.Len(t, s.Dropped(in, c.sources), c.dropped)
+			require.Len(t, DroppedOf(in, []*Savepoint{s}, c.sources), c.dropped)
 		})
 	}
+}
+
+// TestASavepointOfSeveralInstances: each wrote a directory of its own.
+func TestASavepointOfSeveralInstances(t *testing.T) {
+	dir := t.TempDir()
+	open := func(id int, tasks ...SavepointTask) *Savepoint {
+		ref, err := WriteSavepoint(ctx, SavepointConfig{Dir: dir}, savepointHead(id), tasks)
+		require.NoError(t, err)
+		s, err := OpenSavepoint(ctx, ref.Path)
+		require.NoError(t, err)
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	all := savepointTasks()
+	one, other, third := open(7, all[0]), open(40, all[3]), open(41, all[0])
+	_, in := imported(t)
+	in.Stages = nil
+	d, err := ResolveSavepoints(in, []*Savepoint{one, other}, []string{"orders"})
+	require.NoError(t, err)
+	require.Len(t, d, 3)
+	require.Equal(t, one.Ref.Path, d[taskA].Root.Path)
+	require.Equal(t, other.Ref.Path, d[taskB].Root.Path)
+	_, err = ResolveSavepoints(in, []*Savepoint{one, other, third}, []string{"orders"})
+	require.True(t, RefusalOf(err).Has(ReasonMixedRoots), "%v", err)
+	require.ErrorContains(t, err, "not one savepoint")
+
+	in.Stages = []StageFacts{byUser}
+	d, err = ResolveSavepoints(in, []*Savepoint{one, other}, []string{"orders"})
+	require.NoError(t, err)
+	require.True(t, d[subtask(1)].New, "an exchange that was put in since")
+	staged, twice := open(50, all[1], all[2]), open(51, savepointTasks()[1], savepointTasks()[2])
+	d, err = ResolveSavepoints(in, []*Savepoint{one, other, staged}, []string{"orders"})
+	require.NoError(t, err)
+	require.Equal(t, staged.Ref.Path, d[subtask(1)].Root.Path)
+	_, err = ResolveSavepoints(in, []*Savepoint{staged, twice}, []string{"orders"})
+	require.True(t, RefusalOf(err).Has(ReasonMixedRoots), "%v", err)
+	d, err = ResolveSavepoints(in, nil, []string{"orders"})
+	require.NoError(t, err)
+	require.Equal(t, StartEmpty, d[subtask(0)].Kind)
 }
