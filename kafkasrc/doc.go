@@ -25,8 +25,10 @@
 //	    offsets is needed: compaction spares the active segment, so the last offset below the last stable one always
 //	    belongs to a record or a marker. (Between those and an open transaction a removed tail can be passed only
 //	    when the transaction ends.)
-//	I7  The Fetcher never resets a position. One that the log does not have ends the process (OffsetGone). A partition
-//	    is handed to kgo only when its topic's metadata are there: before, kgo lists offsets and takes the nearest
+//	I7  A position that the log never had ends the process (OffsetGone). One that it has no more does so too, unless the
+//	    topic's OnMissing says how to go on; then the gap is counted and the receiver is told the new position. What
+//	    begins together is looked at before the first record of any. kgo resets nothing: a partition
+//	    is handed to it only when its topic's metadata are there: before, kgo lists offsets and takes the nearest
 //	    that exists, without an error.
 //	I8  From one Add to the next Remove the deliveries of a partition go on without a gap from the position of that
 //	    Add, and nothing of an earlier stay, neither records nor errors nor a pause, comes into a later one: changes are
@@ -38,5 +40,6 @@
 // Files: group.go (joining, leaving, the poll loop), balancer.go (the protocol of the balancer), balance.go (its plan),
 // even.go (the numbers of the plan), whole.go (the plan of a group in which one member has everything), ownership.go
 // (epochs and fences), fetcher.go (the fetch loop),
-// streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch).
+// streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch),
+// missing.go (positions that the log does not have).
 package kafkasrc

@@ -44,6 +44,11 @@ type FetcherConfig struct {
 	MostPartitions int
 	// MaxWait is how long a broker waits for data before it answers with none; 0 means 500 ms.
 	MaxWait time.Duration
+	// OnMissing says, by topic, what is done when a position is below the first offset of the log.
+	OnMissing map[string]Missing
+	// OnLost, when set, is called when a position goes on behind such a gap: what lies from one offset up to another will
+	// not be read. It runs in Run's goroutine and must not block.
+	OnLost func(tp element.TopicPartition, from, to int64)
 	// Logger may be nil: slog.Default().
 	Logger *slog.Logger
 }
@@ -81,6 +86,7 @@ type Fetcher struct {
 	told    map[string]bool                    // topics that the client knows of
 	checked map[string]element.TopicID         // ids that were found right
 	polling context.Context                    // of the polls until one is ended by wake
+	notices []notice                           // what is to be delivered before the next poll
 	stale   bool                               // the client may still hold errors of partitions that were removed
 
 	mu     sync.Mutex
@@ -90,6 +96,7 @@ type Fetcher struct {
 	most   int                                // the number of partitions that an answer is shared among
 	wake   context.CancelFunc                 // ends polling; nil before the first poll
 	ends   map[element.TopicPartition]int64   // high watermarks, as of the last answer that had something
+	lost   map[element.TopicPartition]int64   // see Lost
 	closed bool
 
 	running   sync.Mutex // held by Run, so that Close can wait for it
@@ -113,6 +120,7 @@ func NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
 		live:    make(map[element.TopicPartition]*stream),
 		most:    max(1, cfg.MostPartitions, len(cfg.Positions)),
 		ends:    make(map[element.TopicPartition]int64),
+		lost:    make(map[element.TopicPartition]int64),
 	}
 	maxBytes, maxPartitionBytes := cfg.share(f.most)
 	cl, err := kafka.NewClient(cfg.Kafka,
@@ -152,6 +160,9 @@ func (f *Fetcher) Run(parent context.Context, deliver Deliver) error {
 		} else if err != nil {
 			return err
 		}
+		if err := f.deliverNotices(ctx, deliver); err != nil {
+			return err
+		}
 		fetches, ended := f.poll(ctx)
 		if err := parent.Err(); err != nil {
 			return err
@@ -188,16 +199,43 @@ func (f *Fetcher) deliverAll(ctx context.Context, fetches kgo.Fetches, deliver D
 				if d.Next <= s.next {
 					continue
 				}
-				err := deliver(s.ctx, d)
-				switch {
-				case err == nil:
-					s.next = d.Next
-				case ctx.Err() == nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled):
-					// removed while it was handed over
-				default:
+				if err := hand(ctx, s, d, deliver); err != nil {
 					return err
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// hand delivers something of a stream. That the stream is removed meanwhile is no error.
+func hand(ctx context.Context, s *stream, d element.Delivery, deliver Deliver) error {
+	err := deliver(s.ctx, d)
+	switch {
+	case err == nil:
+		s.next = d.Next
+	case ctx.Err() == nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled):
+	default:
+		return err
+	}
+	return nil
+}
+
+// notice is a delivery that does not come from a fetch.
+type notice struct {
+	s *stream
+	d element.Delivery
+}
+
+func (f *Fetcher) deliverNotices(ctx context.Context, deliver Deliver) error {
+	notices := f.notices
+	f.notices = nil
+	for _, n := range notices {
+		if n.s.ctx.Err() != nil {
+			continue
+		}
+		if err := hand(ctx, n.s, n.d, deliver); err != nil {
+			return err
 		}
 	}
 	return nil

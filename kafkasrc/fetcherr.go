@@ -3,8 +3,6 @@ package kafkasrc
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -13,8 +11,6 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 )
-
-const rangeLookup = 5 * time.Second // bound of asking for the range that goes into a message
 
 // firstFatal looks through the errors of a poll. What kgo retries by itself is logged; the first other one is classed
 // and returned: its partition would not be fetched again.
@@ -29,9 +25,13 @@ func (f *Fetcher) firstFatal(ctx context.Context, fetches kgo.Fetches) error {
 			f.log.Debug("error of a partition that is not read any more", "partition", tp.String(), "err", err)
 			return
 		}
-		if fatal = f.classify(ctx, tp, err); !f.concerns(tp) {
-			fatal = nil // removed while the broker was asked for more about it
-		} else if fatal == nil {
+		if s := f.open[tp]; s != nil && errors.Is(err, kerr.OffsetOutOfRange) {
+			if fatal = f.offsetGone(ctx, s, err); s.ctx.Err() != nil {
+				fatal = nil // removed while the broker was asked for more about it
+			}
+			return
+		}
+		if fatal = f.classify(tp, err); fatal == nil {
 			f.log.Warn("fetch failed, trying again", "partition", tp.String(), "err", err)
 		}
 	})
@@ -70,12 +70,10 @@ func (f *Fetcher) asked(tp element.TopicPartition) int64 {
 	return -1
 }
 
-func (f *Fetcher) classify(ctx context.Context, tp element.TopicPartition, err error) error {
+func (f *Fetcher) classify(tp element.TopicPartition, err error) error {
 	var loss *kgo.ErrDataLoss
 	var large *kgo.ErrDecompressTooLarge
 	switch {
-	case errors.Is(err, kerr.OffsetOutOfRange):
-		return f.offsetGone(ctx, tp, err)
 	case errors.As(err, &loss):
 		return fault.Stopf(fault.OffsetGone,
 			"%v: the position is %d but the log was cut back to %d (records that were read and committed are lost on the broker): restore an older checkpoint, or start the application anew: %w",
@@ -90,31 +88,4 @@ func (f *Fetcher) classify(ctx context.Context, tp element.TopicPartition, err e
 		return nil
 	}
 	return kafka.Classify(err, "read %v from offset %d", tp, f.asked(tp))
-}
-
-// offsetGone says what was asked for, what there is and what to do.
-func (f *Fetcher) offsetGone(ctx context.Context, tp element.TopicPartition, err error) error {
-	asked := f.asked(tp)
-	available := "its offsets could not be read"
-	bounded, cancel := context.WithTimeout(ctx, rangeLookup)
-	defer cancel()
-	one := []element.TopicPartition{tp}
-	start, serr := kafka.StartOffsets(bounded, f.cl, one)
-	end, eerr := kafka.EndOffsets(bounded, f.cl, one)
-	why := ""
-	if serr == nil && eerr == nil {
-		available = fmt.Sprintf("it has offsets %d to %d", start[tp].Offset, end[tp].Offset)
-		switch {
-		case asked < start[tp].Offset:
-			why = fmt.Sprintf(": %d records were deleted by retention or by hand before they were read", start[tp].Offset-asked)
-		case asked > end[tp].Offset:
-			why = ": the log was cut back, or the topic was created again"
-		}
-	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err()
-	}
-	return fault.Stopf(fault.OffsetGone,
-		"topic %s partition %d: offset %d is not in the log, %s%s; what is gone cannot be processed: to accept that, start under another application name, else put the records back: %w",
-		tp.Topic, tp.Partition, asked, available, why, err)
 }

@@ -29,6 +29,8 @@ type stream struct {
 	next    int64              // the position that comes next; Run's goroutine only
 	ctx     context.Context    // of its deliveries; nil until Run opens it
 	cancel  context.CancelFunc // ends ctx; under the Fetcher's mu
+	jump    bool               // Offset is behind a gap, which the receiver is to be told; Run's goroutine only
+	again   int                // times that the broker did not have the position and then did; Run's goroutine only
 	removed bool               // under the Fetcher's mu
 	taken   bool               // Run knows it; under the Fetcher's mu
 	since   time.Time          // waiting since; Run's goroutine only
@@ -188,25 +190,39 @@ func (f *Fetcher) settle(ctx context.Context) error {
 	if f.stale { // an error of an earlier stay would be taken for one of the new
 		return nil
 	}
-	at := make(map[string]map[int32]kgo.Offset)
-	rest := f.waiting[:0]
+	var ready, rest []*stream
 	for _, s := range f.waiting {
-		if !f.known(s.TopicPartition) {
+		if f.known(s.TopicPartition) {
+			ready = append(ready, s)
+		} else {
 			f.tellLate(s)
 			rest = append(rest, s)
-			continue
 		}
+	}
+	if len(f.open) == 0 {
+		if len(rest) > 0 && time.Since(f.waiting[0].since) < earlyWait {
+			return nil
+		}
+		if err := f.lookEarly(ctx, ready); err != nil {
+			return err
+		}
+	}
+	f.waiting = rest
+	at := make(map[string]map[int32]kgo.Offset)
+	for _, s := range ready {
 		if !f.begin(ctx, s) {
 			continue
 		}
 		f.open[s.TopicPartition] = s
+		if s.jump {
+			s.jump = false
+			f.notices = append(f.notices, notice{s, element.Delivery{From: s.TopicPartition, Next: s.Offset, LeaderEpoch: -1}})
+		}
 		if at[s.Topic] == nil {
 			at[s.Topic] = make(map[int32]kgo.Offset)
 		}
 		at[s.Topic][s.Partition] = kgo.NewOffset().At(s.Offset).WithEpoch(s.LeaderEpoch)
 	}
-	clear(f.waiting[len(rest):])
-	f.waiting = rest
 	f.cl.AddConsumePartitions(at)
 	return nil
 }
@@ -218,7 +234,9 @@ func (f *Fetcher) begin(ctx context.Context, s *stream) bool {
 	if s.removed {
 		return false
 	}
-	s.ctx, s.cancel = context.WithCancel(ctx)
+	if s.ctx == nil { // else it goes on behind a gap
+		s.ctx, s.cancel = context.WithCancel(ctx)
+	}
 	return true
 }
 

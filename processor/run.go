@@ -251,7 +251,7 @@ func (s *service) farewell(ctx context.Context, err error) {
 }
 
 func (s *service) newSource(positions []element.Position) (engine.Source, error) {
-	f, err := kafkasrc.NewFetcher(kafkasrc.FetcherConfig{Kafka: s.kafka(), Positions: positions, MostPartitions: s.inputPartitions(), Logger: s.log})
+	f, err := kafkasrc.NewFetcher(kafkasrc.FetcherConfig{Kafka: s.kafka(), Positions: positions, MostPartitions: s.inputPartitions(), OnMissing: s.onMissing(), Logger: s.log})
 	if err != nil {
 		return nil, err
 	}

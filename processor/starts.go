@@ -9,6 +9,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -78,4 +79,18 @@ func (r reads) startByOffset(ctx context.Context, start topology.Start, tps []el
 		out[tp] = offset
 	}
 	return out, nil
+}
+
+// onMissing says, by topic, what is done when a position is gone.
+func (s *service) onMissing() map[string]kafkasrc.Missing {
+	out := map[string]kafkasrc.Missing{}
+	for _, src := range s.plan.Sources {
+		switch src.OnMissing {
+		case topology.MissingEarliest:
+			out[src.Topic] = kafkasrc.EarliestOnMissing
+		case topology.MissingLatest:
+			out[src.Topic] = kafkasrc.LatestOnMissing
+		}
+	}
+	return out
 }

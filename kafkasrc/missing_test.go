@@ -1,0 +1,144 @@
+package kafkasrc
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// numbered puts records with values from, from+1 … into a partition.
+func (b *bed) counted(t *testing.T, cl *kgo.Client, p int32, from, n int) {
+	t.Helper()
+	for i := range n {
+		produce(t, cl, b.rec(p, "k", fmt.Sprint(from+i)))
+	}
+}
+
+func (b *bed) deleteBelow(t *testing.T, cl *kgo.Client, p int32, offset int64) {
+	t.Helper()
+	del := kadm.Offsets{}
+	del.AddOffset(b.in, p, offset, -1)
+	_, err := kadm.NewClient(cl).DeleteRecords(t.Context(), del)
+	require.NoError(t, err)
+}
+
+func texts(from, to int) (vs []string) {
+	for i := from; i < to; i++ {
+		vs = append(vs, fmt.Sprint(i))
+	}
+	return vs
+}
+
+type lostRange struct {
+	tp       element.TopicPartition
+	from, to int64
+}
+
+// onMissing reads with a policy, and sends what is lost into a channel.
+func (b *bed) onMissing(t *testing.T, m Missing, positions ...element.Position) (*reading, chan lostRange) {
+	t.Helper()
+	lost := make(chan lostRange, 8)
+	return readWith(t, FetcherConfig{
+		Kafka: b.cfg, Positions: positions, Logger: testLog(), MaxWait: 50 * time.Millisecond, OnMissing: map[string]Missing{b.in: m},
+		OnLost: func(tp element.TopicPartition, from, to int64) { lost <- lostRange{tp, from, to} },
+	}), lost
+}
+
+func TestC15_AGapAtTheStart(t *testing.T) {
+	b := newBed(t, 4)
+	cl := client(t, b.cfg)
+	for p := range int32(3) {
+		b.counted(t, cl, p, 0, 20)
+	}
+	b.deleteBelow(t, cl, 0, 10)
+	b.deleteBelow(t, cl, 1, 20)
+	withEpoch := b.at(0, 5)
+	withEpoch.LeaderEpoch = 0
+	for _, first := range []element.Position{b.at(0, 5), withEpoch} {
+		r, lost := b.onMissing(t, EarliestOnMissing, first, b.at(1, 5), b.at(2, 5), b.at(3, 0))
+		for p := range int32(3) {
+			r.reaches(t, b.tp(p), 20)
+		}
+		require.Equal(t, texts(10, 20), r.values(b.tp(0)))
+		require.Empty(t, r.values(b.tp(1)), "an empty log: the position moves all the same")
+		require.Equal(t, texts(5, 20), r.values(b.tp(2)), "nothing is missing here")
+		require.ElementsMatch(t, []lostRange{{b.tp(0), 5, 10}, {b.tp(1), 5, 20}}, []lostRange{<-lost, <-lost})
+		for p, want := range []int64{5, 15, 0, 0} {
+			require.Equal(t, want, r.Lost(b.tp(int32(p))))
+		}
+		b.counted(t, cl, 3, 0, 1)
+		r.reaches(t, b.tp(3), r.next(b.tp(3)))
+	}
+	r, lost := b.onMissing(t, LatestOnMissing, b.at(0, 5))
+	r.reaches(t, b.tp(0), 20)
+	require.Empty(t, r.values(b.tp(0)))
+	require.Equal(t, lostRange{b.tp(0), 5, 20}, <-lost)
+	b.counted(t, cl, 0, 20, 1)
+	r.reaches(t, b.tp(0), 21)
+	require.Equal(t, texts(20, 21), r.values(b.tp(0)))
+}
+
+// All that begins together is looked at before the first record of any.
+func TestC15_AGapInOnePartitionStopsAllBeforeTheFirstRecord(t *testing.T) {
+	b := newBed(t, 2)
+	cl := client(t, b.cfg)
+	b.counted(t, cl, 0, 0, 20)
+	b.counted(t, cl, 1, 0, 20)
+	b.deleteBelow(t, cl, 1, 10)
+	r := b.read(t, b.at(0, 0), b.at(1, 5))
+	requireStop(t, r.fails(t), fault.OffsetGone, "topic "+b.in+" partition 1", "offset 5", "10 to 20", "5 records were deleted", "on-missing")
+	require.Empty(t, r.records(b.tp(0)))
+}
+
+func TestC15_AGapWhileItRuns(t *testing.T) {
+	for name, m := range map[string]Missing{"fail": FailOnMissing, "earliest": EarliestOnMissing, "latest": LatestOnMissing} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, 2)
+			cl := client(t, b.cfg)
+			b.counted(t, cl, 0, 0, 5)
+			r, lost := b.onMissing(t, m, b.at(0, 0), b.at(1, 0))
+			r.reaches(t, b.tp(0), 5)
+			r.Pause(b.tp(0))
+			time.Sleep(100 * time.Millisecond) // a fetch that is under way ends
+			b.counted(t, cl, 0, 5, 15)
+			b.deleteBelow(t, cl, 0, 10)
+			r.Resume(b.tp(0))
+			if m == FailOnMissing {
+				requireStop(t, r.fails(t), fault.OffsetGone, "topic "+b.in+" partition 0", "offset 5", "10 to 20", "5 records were deleted")
+				require.Equal(t, texts(0, 5), r.values(b.tp(0)))
+				return
+			}
+			r.reaches(t, b.tp(0), 20)
+			b.counted(t, cl, 0, 20, 1)
+			b.counted(t, cl, 1, 0, 1)
+			r.reaches(t, b.tp(0), 21)
+			r.reaches(t, b.tp(1), 1)
+			if m == EarliestOnMissing {
+				require.Equal(t, append(texts(0, 5), texts(10, 21)...), r.values(b.tp(0)))
+				require.Equal(t, lostRange{b.tp(0), 5, 10}, <-lost)
+			} else {
+				require.Equal(t, append(texts(0, 5), texts(20, 21)...), r.values(b.tp(0)))
+				require.Equal(t, lostRange{b.tp(0), 5, 20}, <-lost)
+			}
+			r.Remove(b.tp(0)) // it is a stream like any other
+			require.NoError(t, r.Add(b.at(0, 21)))
+			b.counted(t, cl, 0, 21, 1)
+			r.reaches(t, b.tp(0), 22)
+		})
+	}
+}
+
+// A position that the log never had is not a gap, whatever the policy.
+func TestAPositionAboveTheLogStopsWithAnyPolicy(t *testing.T) {
+	b := newBed(t, 1)
+	b.counted(t, client(t, b.cfg), 0, 0, 1)
+	r, _ := b.onMissing(t, EarliestOnMissing, b.at(0, 9))
+	requireStop(t, r.fails(t), fault.OffsetGone, "offset 9", "0 to 1", "cut back")
+}
