@@ -54,6 +54,7 @@ type SourceOption func(*sourceConfig)
 
 type sourceConfig struct {
 	start     Start
+	end       End
 	onMissing Missing
 	onDecode  Policy
 	onError   Policy

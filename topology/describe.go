@@ -74,6 +74,9 @@ func (n *node) details() []string {
 	switch n.kind {
 	case kindSource:
 		d = append(d, "topic "+n.topic, "key "+n.keyCodec, "value "+n.valueCodec, "start "+n.start.String())
+		if n.end.Bounded() {
+			d = append(d, "end "+n.end.String())
+		}
 		if n.onMissing != MissingFail {
 			d = append(d, "on missing "+n.onMissing.String())
 		}

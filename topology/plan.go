@@ -45,6 +45,7 @@ type SourcePlan struct {
 	Name, Topic          string
 	Start                Start
 	OnMissing            Missing
+	End                  End
 	Stateful             bool // some step of its stage keeps state
 	KeyCodec, ValueCodec string
 	OnDecodeError        Policy
@@ -115,7 +116,7 @@ func (p *Plan) add(n *node) {
 	switch n.kind {
 	case kindSource:
 		p.Sources = append(p.Sources, SourcePlan{
-			Name: n.name, Topic: n.topic, Start: n.start, OnMissing: n.onMissing, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
+			Name: n.name, Topic: n.topic, Start: n.start, OnMissing: n.onMissing, End: n.end, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
 			OnDecodeError: n.onDecode, OnError: n.onError,
 		})
 	case kindSink:
@@ -244,6 +245,9 @@ func checkOptions(n *node, note noteFunc) {
 		}
 	}
 	if wrong := n.start.check(); wrong != "" {
+		note(n.kind, n.name, "%s", wrong)
+	}
+	if wrong := n.end.check(); wrong != "" {
 		note(n.kind, n.name, "%s", wrong)
 	}
 	if n.onMissing > MissingLatest {

@@ -72,3 +72,40 @@ func TestStartsThatMakeNoSense(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 }
+
+func TestEndsSayWhatTheyAre(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for want, end := range map[string]topology.End{
+		"none": topology.Unbounded(), "latest": topology.EndLatest(), "timestamp 2026-03-01T12:00:00Z": topology.EndTimestamp(at),
+		"offsets 0:5 1:0": topology.EndOffsets(map[int32]int64{0: 5, 1: 0}),
+	} {
+		require.Equal(t, want, end.String())
+		src, err := planned(t, topology.EndAt(end))
+		require.NoError(t, err)
+		require.True(t, src.End.Equal(end))
+		require.Equal(t, want != "none", src.End.Bounded())
+	}
+	require.Equal(t, topology.End{}, topology.Unbounded())
+	require.Equal(t, at, topology.EndTimestamp(at).Time().UTC())
+	require.False(t, topology.EndOffsets(map[int32]int64{0: 5}).Equal(topology.EndOffsets(map[int32]int64{0: 6})))
+	for says, end := range map[string]topology.End{
+		"before 1970": topology.EndTimestamp(time.UnixMilli(-1)), "no partition is named": topology.EndOffsets(nil),
+		"end by offsets: partition 1, offset -4": topology.EndOffsets(map[int32]int64{1: -4}), "end(9): allowed are none": {Kind: 9},
+	} {
+		_, err := planned(t, topology.EndAt(end))
+		require.ErrorContains(t, err, says)
+	}
+}
+
+func TestAPlanIsBoundedWhenAllItsSourcesAre(t *testing.T) {
+	b := topology.New("app")
+	one := topology.FromTopic(b, "one", "one", serde.String(), serde.String(), topology.EndAt(topology.EndLatest()), topology.OnMissing(topology.MissingLatest))
+	two := topology.FromTopic(b, "two", "two", serde.String(), serde.String())
+	topology.ToTopic(topology.Merge("both", one, two), "out", "out", serde.String(), serde.String())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	require.False(t, p.Bounded())
+	require.Contains(t, p.Describe(), "source one: topic one, key string, value string, start committed, end latest, on missing latest")
+	p.Sources[1].End = topology.EndLatest()
+	require.True(t, p.Bounded())
+}
