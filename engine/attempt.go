@@ -34,8 +34,10 @@ type attempt struct {
 
 	par      parallelism // of the exchanges
 	brake    *brake      // nil without exchanges
-	redrawn  bool        // the assignment has changed: this attempt ends with a last checkpoint, and the next one has the new partitions
-	finished bool        // all inputs have ended
+	wholes   *wholes
+	requests []*request // that wait for a checkpoint
+	redrawn  bool       // the assignment has changed: this attempt ends with a last checkpoint, and the next one has the new partitions
+	finished bool       // all inputs have ended
 
 	joining     *intake                           // partitions on their way in; one intake at a time
 	joined      chan *intake                      // the same when its goroutine is done with it
@@ -51,6 +53,7 @@ type attempt struct {
 	pending []*pending // the checkpoints in flight, oldest first
 	// released is closed when the output held back behind the last committed barrier has flowed on.
 	released <-chan struct{}
+	resuming <-chan struct{}   // closed unless barriers are being taken back
 	last     *snapshot.RootRef // newest committed root of this instance
 	merge    mergeState
 	events   chan event
@@ -62,18 +65,19 @@ type attempt struct {
 // owned is a task and what the loop knows of its snapshots.
 type owned struct {
 	*task
-	epoch     uint64             // the ownership epoch of its partition
-	fresh     bool               // has no committed offset yet
-	fed       bool               // records come to it
-	rescaled  bool               // its state was read from other tasks of the checkpoint: nothing on disk is its own yet
-	over      bool               // no record comes to it any more
-	halted    bool               // it was told to take no records any more
-	gone      atomic.Bool        // it has left; set before quit is called
-	quit      func()             // ends its goroutine
-	recovered bool               // starts on the store's word: its committed offset is gone or of no use
-	whole     bool               // the state is all of the committed entry, not a restore that broke off
-	committed snapshot.TaskEntry // as of the last commit
-	root      *snapshot.RootRef  // the root that names it; nil while there is only checkpoint 0
+	epoch      uint64                  // the ownership epoch of its partition
+	fresh      bool                    // has no committed offset yet
+	fed        bool                    // records come to it
+	rescaled   bool                    // its state was read from other tasks of the checkpoint: nothing on disk is its own yet
+	over       bool                    // no record comes to it any more
+	halted     bool                    // it was told to take no records any more
+	gone       atomic.Bool             // it has left; set before quit is called
+	quit       func()                  // ends its goroutine
+	recovered  bool                    // starts on the store's word: its committed offset is gone or of no use
+	whole      bool                    // the state is all of the committed entry, not a restore that broke off
+	savepoints []snapshot.SavepointRef // cut at the barrier of the root that it was restored from
+	committed  snapshot.TaskEntry      // as of the last commit
+	root       *snapshot.RootRef       // the root that names it; nil while there is only checkpoint 0
 }
 
 // taskStats are counters that other goroutines read.
@@ -97,6 +101,7 @@ func (a *attempt) run() error {
 	}
 	a.announce()
 	a.r.policy.Running(a.now())
+	a.r.live(Running, a.number, nil)
 	a.r.running.Store(a)
 	return a.loop()
 }

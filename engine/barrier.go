@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -30,16 +31,70 @@ func (t *task) cut(id element.CheckpointID, forward gate.Barrier) (taskAck, erro
 		return taskAck{}, err
 	}
 	failpoint.Hit(failpoint.FreezeBefore)
-	frozen := t.state.Freeze(id)
+	frozen := t.freeze(id)
 	failpoint.Hit(failpoint.FreezeAfter)
 	t.out.Barrier(id)
 	if !t.ended {
 		t.outs.barrier(forward)
 	}
 	failpoint.Hit(failpoint.BarrierAfter)
-	ack := taskAck{position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, sync: time.Since(start), at: start}
+	ack := taskAck{
+		position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, stateBytes: t.state.Bytes(), sync: time.Since(start), at: start,
+		looping: t.looping(),
+	}
 	t.moved, t.asked = false, false
+	if t.wholes.sync {
+		t.unwritten = id
+	}
 	return ack, nil
+}
+
+// freeze takes the changes of a checkpoint, or of one that has the whole state, that.
+func (t *task) freeze(id element.CheckpointID) Frozen {
+	if t.wholes.has(id) {
+		return t.state.FreezeFull(id)
+	}
+	return t.state.Freeze(id)
+}
+
+// looping counts the records on a feedback edge that a checkpoint does not have.
+func (t *task) looping() int64 {
+	if !t.feedbackOnly {
+		return 0
+	}
+	n := 0
+	for _, c := range t.in.channels {
+		n += c.waiting()
+	}
+	return int64(n)
+}
+
+// wholes says how the states of an attempt's checkpoints are taken. It is set up before the tasks run, but for the ids, which
+// the loop adds before it triggers.
+type wholes struct {
+	always bool // each checkpoint has the whole state
+	sync   bool // a task stands still until its state is written
+
+	mu  sync.Mutex
+	ids map[element.CheckpointID]bool // guarded by mu: these have it
+}
+
+func (w *wholes) add(id element.CheckpointID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ids == nil {
+		w.ids = map[element.CheckpointID]bool{}
+	}
+	w.ids[id] = true
+}
+
+func (w *wholes) has(id element.CheckpointID) bool {
+	if w.always {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ids[id]
 }
 
 // onEnd: the partition has reached the end that it was given. The task goes on to take part in checkpoints.

@@ -36,6 +36,10 @@ type Config struct {
 	// checkpoint begins aligned, and a task whose barriers have not come together by then goes on unaligned.
 	Unaligned      bool
 	AlignedTimeout time.Duration
+	// SyncSnapshots: a task stands still until its state is written. FullSnapshots: each checkpoint writes the whole state.
+	SyncSnapshots, FullSnapshots bool
+	// PreferCheckpoint: a recovery reads the checkpoint although a savepoint was cut at the same barrier.
+	PreferCheckpoint bool
 	// ForceIterations takes checkpoints although the plan has a feedback edge, whose records are lost with a failure.
 	ForceIterations bool
 	// Parallelism is the number of subtasks of an exchange that does not say it itself. Default: the number of CPUs, at most
@@ -145,14 +149,15 @@ func (c Config) validate() error {
 
 // suits refuses a plan that cannot be run with these settings.
 func (c Config) suits(plan *topology.Plan) error {
+	if err := plan.CheckParallelism(c.MaxParallelism); err != nil {
+		return err
+	}
 	for _, s := range plan.Stages {
 		switch {
 		case s.Kind == topology.BroadcastStage && c.Unaligned:
 			return fault.Stopf(fault.BadFile, "step %s: a broadcast with checkpointing.unaligned true: what is on the way to one subtask of it is not what is on the way to another; use aligned checkpoints", s.Name)
 		case s.Kind == topology.FeedbackStage && !c.ForceIterations:
 			return fault.Stopf(fault.BadFile, "step %s: a feedback edge within the process with checkpointing.force false: records on it are lost with a failure; send them through a topic of their own, or set checkpointing.force to true", s.Name)
-		case s.Kind != topology.SourceStage && s.Parallelism > c.MaxParallelism:
-			return fault.Stopf(fault.BadFile, "step %s: parallelism %d is above the max parallelism, %d", s.Name, s.Parallelism, c.MaxParallelism)
 		}
 	}
 	return nil

@@ -229,8 +229,15 @@ func TestALossEndsTheAttemptAndTheNextGoesOnWithTheRest(t *testing.T) {
 	w.caughtUp()
 	w.assign(1) // the membership was lost, then came back with one partition
 	require.Eventually(t, func() bool { return rejoins.Load() == 1 }, 5*time.Second, time.Millisecond)
+	w.mu.Lock()
+	before := w.committed[tp(0)].Offset
+	w.mu.Unlock()
 	w.produce(100, 5)
-	time.Sleep(20 * time.Millisecond)
+	require.Eventually(t, func() bool { // a commit, so that the next loss is not one of several in a row
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.committed[tp(0)].Offset > before
+	}, 5*time.Second, time.Millisecond)
 	w.mu.Lock()
 	require.LessOrEqual(t, w.committed[tp(1)].Offset, int64(50), "what is not owned is not processed")
 	w.mu.Unlock()

@@ -26,6 +26,7 @@ const (
 	evHalted                     // a task takes no records any more
 	evDeclined                   // a task cannot take its part in a checkpoint
 	evEnded                      // no record comes to a task any more
+	evAsk                        // somebody outside wants to know, or to have, something
 	evFailed                     // a task or the source failed
 	evDrained                    // the source has stopped after the wish to stop
 )
@@ -38,25 +39,35 @@ type event struct {
 	ack  taskAck
 	err  error
 
-	runs    map[element.TaskID]snapshot.Persisted // evPersisted
-	persist checkpoint.PersistStats               // evPersisted
-	root    snapshot.RootRef                      // evRoot
-	merged  *mergeRound                           // evMerged
-	revoke  *revocation                           // evRevoke
+	runs       map[element.TaskID]snapshot.Persisted // evPersisted
+	persist    checkpoint.PersistStats               // evPersisted
+	root       snapshot.RootRef                      // evRoot
+	merged     *mergeRound                           // evMerged
+	revoke     *revocation                           // evRevoke
+	savepoints map[string]savepointResult            // evPersisted
+	ask        func() error                          // evAsk
+}
+
+// savepointResult is what came of a request for a savepoint.
+type savepointResult struct {
+	ref snapshot.SavepointRef
+	err error
 }
 
 // taskAck is what a task says when it has passed a barrier.
 type taskAck struct {
-	position element.Position
-	frozen   Frozen
-	moved    bool
-	states   []snapshot.StateInfo
-	sync     time.Duration
-	at       time.Time
+	position   element.Position
+	frozen     Frozen
+	moved      bool
+	states     []snapshot.StateInfo
+	sync       time.Duration
+	stateBytes int64
+	at         time.Time
 
 	// Of a subtask of an exchange: how long its inputs took to come together, and what was in flight before the barrier.
 	alignment               time.Duration
 	unaligned               bool
 	inflight                []topology.Parcel
 	buffered, bufferedBytes int64
+	looping                 int64 // records on a feedback edge, which the checkpoint does not have
 }

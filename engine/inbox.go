@@ -14,6 +14,7 @@ type item struct {
 	end       bool                 // nothing follows: the partition has reached the end that it was given
 	committed element.CheckpointID // not 0: checkpoints up to it are committed
 	abandoned span                 // not empty: these checkpoints were given up, what was frozen for them belongs to the next one
+	written   element.CheckpointID // not 0: the state of checkpoints up to it is written
 	halted    bool                 // no delivery follows any more
 	resume    bool                 // the paused partition has drained to half the limit: fetch it again
 }
@@ -33,6 +34,7 @@ type inbox struct {
 	records  int                  // guarded by mu: records waiting
 	barriers int                  // guarded by mu: barriers waiting
 	notice   element.CheckpointID // guarded by mu: checkpoints up to it are committed
+	stored   element.CheckpointID // guarded by mu: the state of checkpoints up to it is written, if not 0
 	givenUp  span                 // guarded by mu: these checkpoints are given up
 	paused   bool                 // guarded by mu: the feeder paused this partition
 	halted   bool                 // guarded by mu: deliveries are dropped
@@ -126,6 +128,14 @@ func (q *inbox) commit(id element.CheckpointID) {
 	q.signal()
 }
 
+// written leaves word that the state of checkpoints up to id is written.
+func (q *inbox) written(id element.CheckpointID) {
+	q.mu.Lock()
+	q.stored = max(q.stored, id)
+	q.mu.Unlock()
+	q.signal()
+}
+
 // abandon leaves word that checkpoints were given up before their commit, and takes back those of their barriers that
 // wait. Like commit it overtakes.
 func (q *inbox) abandon(ids span) {
@@ -200,6 +210,11 @@ func (q *inbox) noticeLocked() (item, bool) {
 	if !q.givenUp.empty() { // behind the notice of a commit: what is given up was frozen after that
 		it := item{abandoned: q.givenUp}
 		q.givenUp = span{}
+		return it, true
+	}
+	if q.stored != 0 {
+		it := item{written: q.stored}
+		q.stored = 0
 		return it, true
 	}
 	if q.tell {

@@ -20,10 +20,11 @@ type intake struct {
 	cancel context.CancelFunc
 	since  map[element.TopicPartition]uint64 // the partitions and their ownership epochs
 
-	facts  []snapshot.TaskFacts                // what the group had committed
-	starts map[element.TaskID]element.Position // of tasks without a committed offset
-	lastID element.CheckpointID                // highest id in any handle seen
-	tasks  []*owned                            // what comes of it, in the order of their ids
+	facts  []snapshot.TaskFacts                     // what the group had committed
+	starts map[element.TaskID]element.Position      // of tasks without a committed offset
+	lastID element.CheckpointID                     // highest id in any handle seen
+	roots  map[snapshot.RootRef]snapshot.LoadedRoot // that the handles name
+	tasks  []*owned                                 // what comes of it, in the order of their ids
 }
 
 func (a *attempt) newIntake(since map[element.TopicPartition]uint64) *intake {
@@ -69,6 +70,7 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}
+	in.roots = input.Roots
 	decisions, err := snapshot.Resolve(input)
 	if err != nil {
 		return nil, in.stillRefused(err)

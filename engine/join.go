@@ -82,7 +82,20 @@ func (in *intake) prepare() error {
 }
 
 // onJoined makes the tasks of an intake part of the attempt.
+//
+// While barriers are being taken back the transaction may be sealed still, and there is none left behind which a new task
+// could hold back what it makes. So it comes when that is over.
 func (a *attempt) onJoined(err error) error {
+	if resuming := a.resuming; !isClosed(resuming) {
+		a.spawn(func() {
+			select {
+			case <-resuming:
+				a.report(event{kind: evJoined, err: err})
+			case <-a.ctx.Done():
+			}
+		})
+		return nil
+	}
 	in := <-a.joined
 	a.joining = nil
 	defer in.cancel()
@@ -119,11 +132,25 @@ func (a *attempt) onJoined(err error) error {
 	return a.reconcile()
 }
 
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // takeIn starts one task beside the others. The coordinator may trigger at each input, also with a part of an intake only,
 // so its actions are executed before the next one: the tasks that follow then see a checkpoint in flight that does not
 // cover them. Kept back to the end, such a trigger would come after they were taken for covered, and what they emit would
 // be in its transaction without their positions.
 func (a *attempt) takeIn(t *owned) error {
+	select {
+	case <-a.resuming: // as in onJoined, when the task before this one brought a checkpoint to its timeout
+	case <-a.ctx.Done():
+		return a.ctx.Err()
+	}
 	a.admit(t)
 	a.startTask(t)
 	if err := a.execute(a.co.AddTask(a.now(), t.id)); err != nil {

@@ -32,6 +32,10 @@ type Listener struct {
 	CheckpointCompleted func(checkpoint.CheckpointStats)
 	// CheckpointAbandoned: a failure was tolerated; what the checkpoints would have covered is that of the next one.
 	CheckpointAbandoned func(ids []element.CheckpointID, reason checkpoint.FailureReason, err error)
+	// SavepointUnusable: the savepoint that was cut along with the checkpoint cannot be read; the checkpoint is.
+	SavepointUnusable func(task element.TaskID, ref snapshot.SavepointRef, err error)
+	// Looping: a checkpoint was completed while so many records were on feedback edges; a failure loses them.
+	Looping func(id element.CheckpointID, records int64)
 	// Merged: a task's chain of runs became one full run, or could not (it is tried again).
 	Merged func(task element.TaskID, runs int, bytes int64, took time.Duration, err error)
 	// CloseFailed: a user function's Close returned an error at the end of an attempt.

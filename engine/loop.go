@@ -19,12 +19,17 @@ type pending struct {
 	began   time.Time
 	barrier gate.Barrier
 	// follows is the newest committed root at the trigger. A task that joins later may bring one of a higher id along.
-	follows *snapshot.RootRef
-	acks    map[element.TaskID]taskAck
-	runs    map[element.TaskID]snapshot.Persisted
-	root    *snapshot.Root
-	ref     snapshot.RootRef
-	stop    func() // ends the workers
+	follows    *snapshot.RootRef
+	acks       map[element.TaskID]taskAck
+	wanted     []string // names of the requests for a savepoint that it serves
+	savepoints map[string]savepointResult
+	looping    int64 // records on feedback edges, which it does not have
+	runs       map[element.TaskID]snapshot.Persisted
+	root       *snapshot.Root
+	ref        snapshot.RootRef
+	stop       func()          // ends the workers
+	sealing    <-chan struct{} // closed at the end of the flush; nil before it
+	stopSeal   func()          // ends the flush, and the transaction with it
 }
 
 // loop executes the coordinator's actions until one ends the attempt.
@@ -82,10 +87,14 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 			return a.declineAll(now, e), nil
 		}
 		if p := a.inFlight(e.id); p != nil {
-			p.runs = e.runs
+			p.runs, p.savepoints = e.runs, e.savepoints
+			a.written(p)
 		}
 		return a.co.Persisted(now, e.id, e.persist), nil
 	case evSealed:
+		if e.err != nil && a.inFlight(e.id) == nil {
+			return nil, e.err // the checkpoint was given up meanwhile, but what is lost is the transaction
+		}
 		if e.err != nil {
 			return a.co.FlushFailed(now, e.id, e.err), nil
 		}
@@ -120,6 +129,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return a.co.Declined(now, e.id, e.task, e.err), nil
 	case evEnded:
 		return a.onEnded(e.task), nil
+	case evAsk:
+		return nil, e.ask()
 	case evFailed:
 		return nil, e.err
 	}
@@ -132,9 +143,11 @@ func (a *attempt) onBarrierPassed(now time.Duration, e event) []checkpoint.Actio
 		return nil // of a checkpoint that has ended
 	}
 	p.acks[e.task] = e.ack
+	p.looping += e.ack.looping
 	ack := checkpoint.TaskAck{
 		Moved: e.ack.moved, SyncDuration: e.ack.sync, StartDelay: e.ack.at.Sub(p.began),
-		Alignment: e.ack.alignment, Unaligned: e.ack.unaligned, Buffered: e.ack.buffered, BufferedBytes: e.ack.bufferedBytes,
+		StateBytes: e.ack.stateBytes,
+		Alignment:  e.ack.alignment, Unaligned: e.ack.unaligned, Buffered: e.ack.buffered, BufferedBytes: e.ack.bufferedBytes,
 	}
 	if t := a.tasks[e.task]; t != nil && !t.exchange {
 		ack.Positions = []element.Position{e.ack.position}
@@ -176,6 +189,7 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 		case checkpoint.Cancel:
 			if p := a.inFlight(act.ID); p != nil {
 				p.stop()
+				p.stopSeal()
 			}
 		case checkpoint.Abandon:
 			a.abandon(act)
@@ -183,7 +197,11 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 			return act.Err
 		case checkpoint.Drained:
 			return a.drained()
-		case checkpoint.Skipped, checkpoint.Ignored:
+		case checkpoint.Skipped:
+			a.skipped()
+		case checkpoint.Refused:
+			a.refused(act.Savepoint)
+		case checkpoint.Ignored:
 		}
 	}
 	return nil
@@ -202,14 +220,19 @@ func (a *attempt) inFlight(id element.CheckpointID) *pending {
 func (a *attempt) trigger(act checkpoint.Trigger) {
 	a.lastID = max(a.lastID, act.ID)
 	a.pending = append(a.pending, &pending{
-		name:    element.CheckpointName{ID: act.ID, Incarnation: a.r.cfg.Incarnation},
-		began:   time.Now(),
-		follows: a.last,
-		acks:    make(map[element.TaskID]taskAck, len(act.Tasks)),
-		stop:    func() {},
+		name:     element.CheckpointName{ID: act.ID, Incarnation: a.r.cfg.Incarnation},
+		began:    time.Now(),
+		follows:  a.last,
+		wanted:   act.Savepoint,
+		acks:     make(map[element.TaskID]taskAck, len(act.Tasks)),
+		stop:     func() {},
+		stopSeal: func() {},
 	})
 	if a.r.lis.CheckpointTriggered != nil {
 		a.r.lis.CheckpointTriggered(act.ID)
+	}
+	if len(act.Savepoint) > 0 {
+		a.wholes.add(act.ID)
 	}
 	b := a.barrier(act)
 	a.pending[len(a.pending)-1].barrier = b
@@ -228,6 +251,18 @@ func (a *attempt) barrier(act checkpoint.Trigger) gate.Barrier {
 	return gate.Barrier{ID: act.ID, Unaligned: loose && cfg.AlignedTimeout == 0, Timeout: loose && cfg.AlignedTimeout > 0}
 }
 
+// written tells tasks that stand still until their state is written.
+func (a *attempt) written(p *pending) {
+	if !a.wholes.sync {
+		return
+	}
+	for id := range p.acks {
+		if t := a.tasks[id]; t != nil {
+			t.inbox.written(p.name.ID)
+		}
+	}
+}
+
 // rooted says that the coordinator itself brings a task its barriers: that of a source, one whose inputs have all ended, and
 // one that only a feedback edge leads to.
 func (t *owned) rooted() bool { return !t.exchange || t.over || t.feedbackOnly }
@@ -236,16 +271,20 @@ func (t *owned) rooted() bool { return !t.exchange || t.over || t.feedbackOnly }
 // checkpoint, and what the sinks hold back behind their barriers flows into the transaction that is open.
 func (a *attempt) abandon(act checkpoint.Abandon) {
 	first, last := act.IDs[0], act.IDs[len(act.IDs)-1]
+	var sealing []<-chan struct{}
 	for _, id := range act.IDs {
 		if p := a.inFlight(id); p != nil {
 			p.stop()
+			if p.sealing != nil {
+				sealing = append(sealing, p.sealing)
+			}
 		}
 	}
 	a.pending = slices.DeleteFunc(a.pending, func(p *pending) bool { return p.name.ID >= first })
 	for _, id := range a.order {
 		a.tasks[id].inbox.abandon(span{first, last})
 	}
-	a.resume(span{first, last})
+	a.resume(span{first, last}, sealing)
 	if a.r.lis.CheckpointAbandoned != nil {
 		a.r.lis.CheckpointAbandoned(act.IDs, act.Reason, act.Err)
 	}

@@ -146,6 +146,10 @@ type Frozen interface {
 	Len() int
 	// Sorted gives the changes in the order of a run: by state, then by key.
 	Sorted() iter.Seq[snapshot.Entry]
+	// Full gives the whole state at the barrier, in that order, and FullLen the number of its entries. Only what FreezeFull
+	// gave has it.
+	Full() iter.Seq[snapshot.Entry]
+	FullLen() int
 	// Err reports, after reading, that what was read is not complete.
 	Err() error
 }
@@ -154,6 +158,8 @@ type Frozen interface {
 type State interface {
 	Table(name, codec string) (topology.StateTable, error)
 	Freeze(id element.CheckpointID) Frozen
+	// FreezeFull is Freeze for a checkpoint of which the whole state is read.
+	FreezeFull(id element.CheckpointID) Frozen
 	Commit(id element.CheckpointID)
 	// Abandon gives up what is frozen for checkpoint id and later ones: the next Freeze has it, too.
 	Abandon(id element.CheckpointID)
@@ -164,6 +170,8 @@ type State interface {
 	// Err reports a write that could not be kept since the last Rollback.
 	Err() error
 	UncommittedBytes() int64
+	// Bytes is the memory that the state takes.
+	Bytes() int64
 	Len() int
 }
 
@@ -179,6 +187,15 @@ type LocalCopy interface {
 	Committed(root snapshot.RootRef, tasks []snapshot.TaskEntry)
 }
 
+// Savepoint is a savepoint to read from. *snapshot.Savepoint is one.
+type Savepoint interface {
+	Contents() *snapshot.Root
+	Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error)
+	RestoreInFlight(ctx context.Context, entry snapshot.TaskEntry, keep func(group int) bool, apply func(group int, data []byte) error) (int64, error)
+	Verify(ctx context.Context) (snapshot.Stats, error)
+	Close() error
+}
+
 // Ports is everything the engine needs from outside. Tests and fault injection decorate its members.
 type Ports struct {
 	Group       Group
@@ -189,7 +206,10 @@ type Ports struct {
 	// CleanGroup removes what instances that are gone have left and nothing needs. The engine calls it now and then
 	// where the first partition of the first source is owned, so in one instance of the group. It may be nil.
 	CleanGroup func(ctx context.Context) (snapshot.CleanReport, error)
-	NewSource  func(positions []element.Position) (Source, error)
-	NewSink    func() (Sink, error)
-	NewState   func(task element.TaskID) State
+	// WriteSavepoint writes a savepoint into a directory; OpenSavepoint opens one that was written.
+	WriteSavepoint func(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error)
+	OpenSavepoint  func(ctx context.Context, ref snapshot.SavepointRef) (Savepoint, error) // refuses one with another digest
+	NewSource      func(positions []element.Position) (Source, error)
+	NewSink        func() (Sink, error)
+	NewState       func(task element.TaskID) State
 }

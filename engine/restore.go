@@ -92,6 +92,9 @@ func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision)
 		t.committed = d.Entry
 		root := d.Root
 		t.root = &root
+		if r := in.roots[root].Root; r != nil {
+			t.savepoints = r.Savepoints
+		}
 		a := in.a
 		if k := a.kept[t.id]; k != nil && k.root == d.Root {
 			t.state, t.stateInfo, t.whole = k.state, k.states, true
@@ -143,8 +146,26 @@ func (a *attempt) readState(ctx context.Context, t *owned) error {
 	return nil
 }
 
-// loadState fills a task's store from the local copy or, where that is of no use, from the files.
+// loadState fills a task's store from a savepoint that was cut at the same barrier, if there is one and it is wanted, from the
+// local copy or, where these are of no use, from the files of the checkpoint.
 func (a *attempt) loadState(ctx context.Context, t *owned) (snapshot.Stats, error) {
+	if !a.r.cfg.PreferCheckpoint && a.r.ports.OpenSavepoint != nil {
+		for _, ref := range t.savepoints {
+			stats, err := a.fromSavepoint(ctx, t, ref)
+			if err == nil {
+				return stats, nil
+			}
+			if ctx.Err() != nil {
+				return stats, err
+			}
+			if a.r.lis.SavepointUnusable != nil {
+				a.r.lis.SavepointUnusable(t.id, ref, err)
+			}
+			if err := a.newState(t); err != nil {
+				return stats, err
+			}
+		}
+	}
 	if a.r.ports.Local != nil {
 		if stats, ok := a.r.ports.Local.Restore(ctx, *t.root, t.committed, t.state.Load); ok {
 			return stats, nil
@@ -154,6 +175,29 @@ func (a *attempt) loadState(ctx context.Context, t *owned) (snapshot.Stats, erro
 		}
 	}
 	return a.r.ports.Checkpoints.Restore(ctx, t.committed, nil, t.state.Load)
+}
+
+// fromSavepoint fills a task's store from the savepoint that a root names as its twin.
+func (a *attempt) fromSavepoint(ctx context.Context, t *owned, ref snapshot.SavepointRef) (snapshot.Stats, error) {
+	s, err := a.r.ports.OpenSavepoint(ctx, ref)
+	if err != nil {
+		return snapshot.Stats{}, err
+	}
+	defer s.Close()
+	entry := s.Contents().Task(t.id)
+	if entry == nil {
+		return snapshot.Stats{}, fmt.Errorf("it does not hold task %s", t.id)
+	}
+	tables := make([]int, len(entry.States))
+	for i, state := range entry.States {
+		if tables[i] = slices.Index(t.stateInfo, state); tables[i] < 0 {
+			return snapshot.Stats{}, fmt.Errorf("it holds state %s, which the checkpoint does not", state.Name)
+		}
+	}
+	return s.Restore(ctx, *entry, nil, func(e snapshot.Entry) error {
+		e.State = tables[e.State]
+		return t.state.Load(e)
+	})
 }
 
 // newState makes an empty store with all states of a task registered.

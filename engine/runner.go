@@ -36,8 +36,10 @@ type Runner struct {
 	lis   *Listener
 	start time.Time
 
-	policy  *restart.Policy         // touched where attempts are, and by the running one when it begins to process
-	running atomic.Pointer[attempt] // while its loop runs; for Revoke
+	policy   *restart.Policy // touched where attempts are, and by the running one when it begins to process
+	life     atomic.Pointer[life]
+	requests atomic.Int64            // that have been made, to tell them apart
+	running  atomic.Pointer[attempt] // while its loop runs; for Revoke
 
 	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
 	lastID       element.CheckpointID
@@ -75,7 +77,9 @@ func New(plan *topology.Plan, cfg Config, ports Ports, lis *Listener) (*Runner, 
 	if err := cfg.suits(plan); err != nil {
 		return nil, err
 	}
-	return &Runner{plan: plan, cfg: cfg, ports: ports, lis: lis, start: time.Now(), policy: policy, kept: map[element.TaskID]*keptState{}, untidy: true}, nil
+	r := &Runner{plan: plan, cfg: cfg, ports: ports, lis: lis, start: time.Now(), policy: policy, kept: map[element.TaskID]*keptState{}, untidy: true}
+	r.live(StandingBy, 0, nil)
+	return r, nil
 }
 
 // Run processes until ctx ends; then it takes a last checkpoint, within the shutdown timeout, and returns nil. Any
@@ -89,12 +93,15 @@ func (r *Runner) Run(ctx context.Context) error {
 	})
 	defer stopping()
 
+	defer func() { r.live(Ended, r.life.Load().attempt, r.life.Load().cause) }()
 	for n := 1; ; n++ {
+		r.live(StandingBy, n, r.life.Load().cause)
 		asg, err := r.awaitAssignment(ctx)
 		if err == nil && ctx.Err() != nil {
 			return nil
 		}
 		r.policy.Started(time.Since(r.start))
+		r.live(Restoring, n, nil)
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
@@ -105,6 +112,9 @@ func (r *Runner) Run(ctx context.Context) error {
 		if errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) {
 			r.policy.Ended(time.Since(r.start))
 			r.ended(n, nil, fault.Rejoin, 0)
+			if errors.Is(err, errRedrawn) {
+				r.awaitChange(ctx)
+			}
 			continue
 		}
 		class := fault.RecoveryOf(err)
@@ -132,6 +142,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 			r.losses = 0
 		}
+		r.live(Waiting, n, err)
 		r.ended(n, err, class, delay)
 		select {
 		case <-time.After(delay):
@@ -140,6 +151,19 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// awaitChange gives the group time to take away what it has asked for: it names it as assigned until the last checkpoint
+// of it is over, and an attempt that began at once would end with a loss.
+func (r *Runner) awaitChange(ctx context.Context) {
+	select {
+	case <-r.ports.Group.Changes():
+	case <-time.After(redrawDelay):
+	case <-ctx.Done():
+	}
+}
+
+// redrawDelay is how long a new assignment is waited for at most.
+const redrawDelay = 500 * time.Millisecond
 
 // mostLossDelay bounds the delay after losses of ownership. An instance that waits holds partitions that nobody works on.
 const mostLossDelay = 5 * time.Second
@@ -237,7 +261,7 @@ func (r *Runner) tidy(ctx context.Context) <-chan time.Time {
 // of work the end of the patience with it.
 func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, par: parallelismOf(r.plan, r.cfg), number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, merge: mergeState{full: r.merged},
+	a := &attempt{r: r, par: parallelismOf(r.plan, r.cfg), wholes: &wholes{always: r.cfg.FullSnapshots, sync: r.cfg.SyncSnapshots}, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, resuming: closed, merge: mergeState{full: r.merged},
 		kept: r.kept, lastID: r.lastID, joined: make(chan *intake, 1), left: map[element.TopicPartition]uint64{}, feed: newFeeder(nil)}
 	if r.plan.HasExchange() {
 		a.brake = &brake{}
@@ -248,5 +272,6 @@ func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) erro
 	}
 	r.untidy = !errors.Is(err, errStandBy) && !errors.Is(err, errRedrawn)
 	a.tearDown()
+	a.unserved(err)
 	return err
 }

@@ -48,7 +48,7 @@ func (a *attempt) stageOf(id element.TaskID) topology.StagePlan {
 // asSubtask makes a task that of an exchange, when it is one.
 func (a *attempt) asSubtask(t *task) {
 	s := a.stageOf(t.id)
-	t.stage, t.hasTimers, t.brake = s.Index, s.Timers, a.brake
+	t.stage, t.hasTimers, t.brake, t.wholes = s.Index, s.Timers, a.brake, a.wholes
 	if s.Kind == topology.SourceStage {
 		return
 	}

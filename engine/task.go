@@ -47,6 +47,8 @@ type task struct {
 	brake        *brake // shared by all tasks of an attempt with exchanges, nil without
 	heavy        bool   // this task holds it
 	hasTimers    bool
+	wholes       *wholes              // shared by all tasks of an attempt
+	unwritten    element.CheckpointID // not 0: the task stands still until the state of this checkpoint is written
 
 	stateInfo []snapshot.StateInfo
 	stats     *taskStats
@@ -100,6 +102,9 @@ func (t *task) turn() (bool, error) {
 			return did, err
 		}
 	}
+	if t.unwritten != 0 {
+		return false, nil
+	}
 	if t.hasTimers && !t.halted {
 		if did, err := t.fireTimers(); did || err != nil {
 			return did, err
@@ -134,13 +139,21 @@ func (t *task) notice(it item) error {
 	case it.halted:
 		t.halted, t.working, t.rest = true, false, element.Delivery{}
 		t.report(event{kind: evHalted, task: t.id})
+	case it.written != 0:
+		if it.written >= t.unwritten {
+			t.unwritten = 0
+		}
 	case it.resume:
 		t.resume(t.position.TopicPartition)
 	case it.committed != 0:
 		t.state.Commit(it.committed)
 		t.relieve()
+		if it.committed >= t.unwritten {
+			t.unwritten = 0
+		}
 	case !it.abandoned.empty():
 		t.state.Abandon(it.abandoned.first)
+		t.unwritten = 0
 		if t.in != nil {
 			return t.in.abandoned(t, it.abandoned)
 		}

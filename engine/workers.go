@@ -16,10 +16,12 @@ import (
 )
 
 // worker runs f in a goroutine under a context that the end of the pending checkpoint ends, and reports its event.
-func (a *attempt) worker(p *pending, f func(ctx context.Context) event) {
+func (a *attempt) worker(p *pending, f func(ctx context.Context) event) { a.workerUnder(&p.stop, f) }
+
+func (a *attempt) workerUnder(stop *func(), f func(ctx context.Context) event) {
 	ctx, cancel := context.WithCancel(a.ctx)
-	prev := p.stop
-	p.stop = func() { cancel(); prev() }
+	prev := *stop
+	*stop = func() { cancel(); prev() }
 	a.spawn(func() {
 		defer cancel()
 		a.report(f(ctx))
@@ -42,10 +44,13 @@ func (a *attempt) persist(id element.CheckpointID) {
 		before = append(before, a.tasks[tid].committed.RunBytes())
 		deltas = append(deltas, a.delta(p, tid, ack))
 	}
-	name, store := p.name, a.r.ports.Checkpoints
+	name, store, cut := p.name, a.r.ports.Checkpoints, a.savepointsOf(p)
 	a.worker(p, func(ctx context.Context) event {
 		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.Persisted{}}
 		written, err := store.Persist(ctx, name, deltas)
+		if err == nil {
+			e.savepoints = cut(ctx)
+		}
 		for _, f := range all {
 			err = errors.Join(err, f.Err())
 		}
@@ -82,18 +87,21 @@ func (e *event) count(run snapshot.RunRef) {
 // flight still: then that one is committed before this one's root is written, or both are given up.
 func (a *attempt) delta(p *pending, tid element.TaskID, ack taskAck) snapshot.TaskDelta {
 	d := snapshot.TaskDelta{Task: tid, States: ack.states, From: a.tasks[tid].committed.ChainEnd(), To: p.name.ID, Len: ack.frozen.Len(), Entries: ack.frozen.Sorted()}
+	if a.wholes.always {
+		d.From, d.Full, d.Len, d.Entries = 0, true, ack.frozen.FullLen(), ack.frozen.Full()
+	}
 	if len(ack.inflight) > 0 {
 		d.InFlight = encodeParcels(ack.inflight)
 	}
 	for _, before := range a.pending {
-		if before == p {
+		if before == p || d.Full {
 			break
 		}
 		if earlier, ok := before.acks[tid]; ok && earlier.frozen.Len() > 0 {
 			d.From = before.name.ID
 		}
 	}
-	d.Full = d.From == 0 && a.tasks[tid].rescaled
+	d.Full = d.Full || d.From == 0 && a.tasks[tid].rescaled
 	return d
 }
 
@@ -110,8 +118,12 @@ func encodeParcels(ps []topology.Parcel) func(add func(group int, data []byte) e
 
 // seal flushes the transaction. Every task has passed the barrier, so nothing is added to it any more.
 func (a *attempt) seal(id element.CheckpointID) {
-	sink, released := a.sink, a.released
-	a.worker(a.inFlight(id), func(ctx context.Context) event {
+	sink, released, done := a.sink, a.released, make(chan struct{})
+	a.inFlight(id).sealing = done
+	// A checkpoint that is given up does not end it: a flush that is cut short takes the transaction with it, and what is in it
+	// belongs to the next checkpoint.
+	a.workerUnder(&a.inFlight(id).stopSeal, func(ctx context.Context) event {
+		defer close(done)
 		select {
 		case <-released: // what was held back behind the previous barrier belongs to this transaction
 		case <-ctx.Done():
@@ -138,11 +150,19 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 		if !ok || a.tasks[tid].starts() {
 			continue
 		}
-		runs := a.chainOf(tid)
+		var runs []snapshot.RunRef
+		if !a.wholes.always {
+			runs = a.chainOf(tid)
+		}
 		if run := p.runs[tid].Run; !run.IsZero() {
 			runs = append(runs, run)
 		}
 		root.Tasks = append(root.Tasks, a.entry(p, tid, ack, runs))
+	}
+	for _, name := range p.wanted {
+		if s := p.savepoints[name]; s.err == nil && !slices.Contains(root.Savepoints, s.ref) {
+			root.Savepoints = append(root.Savepoints, s.ref)
+		}
 	}
 	p.root = root
 	store := a.r.ports.Checkpoints
@@ -238,6 +258,9 @@ func (a *attempt) complete(id element.CheckpointID) error {
 	a.r.losses = 0
 	ref := p.ref
 	a.last = &ref
+	for _, o := range a.pending {
+		o.follows = &ref
+	}
 	for _, entry := range p.root.Tasks {
 		t := a.tasks[entry.Task]
 		t.committed, t.root, t.fresh = entry, &ref, false
@@ -257,10 +280,14 @@ func (a *attempt) complete(id element.CheckpointID) error {
 	if a.r.ports.Local != nil {
 		a.r.ports.Local.Committed(ref, p.root.Tasks)
 	}
+	last, _ := a.co.Stats().Of(id)
 	if a.r.lis.CheckpointCompleted != nil {
-		last, _ := a.co.Stats().Last()
 		a.r.lis.CheckpointCompleted(last)
 	}
+	if p.looping > 0 && a.r.lis.Looping != nil {
+		a.r.lis.Looping(id, p.looping)
+	}
+	a.completed(p, last)
 	a.markCommitted(ref)
 	a.house(ref)
 	return err
@@ -281,14 +308,23 @@ func (a *attempt) release(id element.CheckpointID) {
 }
 
 // resume takes barriers back whose checkpoints were given up: what is held back behind them follows what lies before them.
-func (a *attempt) resume(ids span) {
+// The flush of the oldest of them may run, or be about to: it finds the barriers in place, and is waited for.
+func (a *attempt) resume(ids span, sealing []<-chan struct{}) {
 	sink, ctx := a.sink, a.ctx
 	a.afterReleased(func() error {
+		for _, done := range sealing {
+			select {
+			case <-done:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
 		if err := sink.Resume(ctx, ids.first, ids.last); err != nil {
 			return fmt.Errorf("take back the barriers of checkpoints %d to %d: %w", ids.first, ids.last, err)
 		}
 		return nil
 	})
+	a.resuming = a.released
 }
 
 // afterReleased runs a change of what is held back when the one before it is done. The next seal waits for the last one:

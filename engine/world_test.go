@@ -510,7 +510,21 @@ func (s worldState) Load(e snapshot.Entry) error {
 	return s.Store.Load(name, e.Key, e.Value)
 }
 
+func (s worldState) FreezeFull(id element.CheckpointID) Frozen {
+	return worldFrozen{s.Store.FreezeFull(id)}
+}
+
 type worldFrozen struct{ *store.Frozen }
+
+func (f worldFrozen) Full() iter.Seq[snapshot.Entry] {
+	return func(yield func(snapshot.Entry) bool) {
+		for e := range f.Frozen.Full() {
+			if !yield(snapshot.Entry{State: e.Table, Key: e.Key, Value: e.Value, Deleted: e.Deleted}) {
+				return
+			}
+		}
+	}
+}
 
 func (f worldFrozen) Sorted() iter.Seq[snapshot.Entry] {
 	return func(yield func(snapshot.Entry) bool) {

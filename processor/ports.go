@@ -59,6 +59,11 @@ func (s state) Table(name, codec string) (topology.StateTable, error) {
 // Freeze ends the active epoch.
 func (s state) Freeze(id element.CheckpointID) engine.Frozen { return frozen{s.Store.Freeze(id)} }
 
+// FreezeFull ends the active epoch for a checkpoint that has the whole state.
+func (s state) FreezeFull(id element.CheckpointID) engine.Frozen {
+	return frozen{s.Store.FreezeFull(id)}
+}
+
 // Load sets or deletes a committed value.
 func (s state) Load(e snapshot.Entry) error {
 	table := s.Tables()[e.State].Name
@@ -76,6 +81,9 @@ type frozen struct{ *store.Frozen }
 
 // Sorted gives the changes in the order of a run.
 func (f frozen) Sorted() iter.Seq[snapshot.Entry] { return entries(f.Frozen.Sorted()) }
+
+// Full gives the whole state.
+func (f frozen) Full() iter.Seq[snapshot.Entry] { return entries(f.Frozen.Full()) }
 
 func entries(in iter.Seq[store.Entry]) iter.Seq[snapshot.Entry] {
 	return func(yield func(snapshot.Entry) bool) {

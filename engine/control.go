@@ -1,0 +1,260 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// RunState is what a runner is doing.
+type RunState string
+
+// The states of a runner.
+const (
+	StandingBy RunState = "standing-by" // it has no partitions, or not all that it needs
+	Restoring  RunState = "restoring"   // an attempt has begun and does not process yet
+	Running    RunState = "running"
+	Waiting    RunState = "waiting" // between a failed attempt and the next one
+	Ended      RunState = "ended"
+)
+
+// Status is what a runner tells of itself.
+type Status struct {
+	State   RunState
+	Attempt int // from 1
+	// Restarts counts those after failures; History has the newest attempts, oldest first.
+	Restarts int
+	History  []restart.Attempt
+	// Since is when State began, and Cause the error that ended the last failed attempt, nil when there is none.
+	Since time.Time
+	Cause error
+	// Tasks and Checkpoints are those of the attempt that runs; Last is its newest committed checkpoint.
+	Tasks       []TaskStatus
+	Checkpoints checkpoint.Stats
+	Last        *snapshot.RootRef
+}
+
+// TaskStatus is one task of the attempt that runs.
+type TaskStatus struct {
+	ID       element.TaskID
+	Position element.Position // what is committed: of a source's task the next offset of the last checkpoint
+	// Records, Emitted and Skipped count since the attempt began.
+	Records, Emitted, Skipped int64
+	// StateBytes is what its state is stored in.
+	StateBytes int64
+	Ended      bool // its input has ended
+}
+
+// life is the part of a status that outlives attempts. It is replaced as a whole.
+type life struct {
+	state    RunState
+	attempt  int
+	since    time.Time
+	cause    error
+	restarts int
+	history  []restart.Attempt
+}
+
+// live notes what the runner does now. It is called where attempts are.
+func (r *Runner) live(state RunState, attempt int, cause error) {
+	r.life.Store(&life{state: state, attempt: attempt, since: time.Now(), cause: cause, restarts: r.policy.Restarts(), history: r.policy.History()})
+}
+
+// Status tells what the runner does. It may be called from any goroutine.
+func (r *Runner) Status(ctx context.Context) (Status, error) {
+	l := r.life.Load()
+	s := Status{State: l.state, Attempt: l.attempt, Since: l.since, Cause: l.cause, Restarts: l.restarts, History: l.history}
+	err := r.ask(ctx, func(a *attempt) error {
+		s.Checkpoints, s.Last = a.co.Stats(), a.last
+		for _, id := range a.order {
+			t := a.tasks[id]
+			ts := TaskStatus{ID: id, Records: t.stats.records.Load(), Emitted: t.stats.emitted.Load(), Skipped: t.stats.skipped.Load(), StateBytes: t.committed.RunBytes(), Ended: t.over}
+			if len(t.committed.Positions) > 0 {
+				ts.Position = t.committed.Positions[0]
+			}
+			s.Tasks = append(s.Tasks, ts)
+		}
+		return nil
+	})
+	if errors.Is(err, errNoAttempt) {
+		err = nil
+	}
+	return s, err
+}
+
+var errNoAttempt = errors.New("no attempt is running")
+
+// ask runs f in the goroutine that decides, while an attempt runs. An error of f ends the attempt.
+func (r *Runner) ask(ctx context.Context, f func(*attempt) error) error {
+	a := r.running.Load()
+	if a == nil {
+		return errNoAttempt
+	}
+	done := make(chan struct{})
+	select {
+	case a.events <- event{kind: evAsk, ask: func() error { err := f(a); close(done); return err }}:
+	case <-a.ctx.Done():
+		return errNoAttempt
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-a.ctx.Done():
+		return errNoAttempt
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// request is what somebody outside waits for: a checkpoint that was triggered after it was asked for.
+type request struct {
+	after     element.CheckpointID // the newest one in flight when it was asked for
+	savepoint string               // its name; "" = a checkpoint is enough
+	dir       string
+	reply     chan answer // capacity 1
+}
+
+type answer struct {
+	stats     checkpoint.CheckpointStats
+	savepoint snapshot.SavepointRef
+	skipped   bool
+	err       error
+}
+
+// Checkpoint takes a checkpoint now. ok is false when nothing has changed since the last one, so that none is needed.
+func (r *Runner) Checkpoint(ctx context.Context) (stats checkpoint.CheckpointStats, ok bool, err error) {
+	ans, err := r.request(ctx, &request{})
+	return ans.stats, !ans.skipped, err
+}
+
+// Savepoint takes a savepoint into a directory: complete, self-contained, of all tasks of this instance.
+func (r *Runner) Savepoint(ctx context.Context, dir string) (snapshot.SavepointRef, error) {
+	ans, err := r.request(ctx, &request{savepoint: fmt.Sprintf("s%d", r.requests.Add(1)), dir: dir})
+	return ans.savepoint, err
+}
+
+func (r *Runner) request(ctx context.Context, q *request) (answer, error) {
+	q.reply = make(chan answer, 1)
+	if err := r.ask(ctx, func(a *attempt) error { return a.take(q) }); err != nil {
+		if errors.Is(err, errNoAttempt) {
+			err = fault.Restartf(fault.Failed, "nothing is being processed at the moment: %w", err)
+		}
+		return answer{}, err
+	}
+	select {
+	case ans := <-q.reply:
+		return ans, ans.err
+	case <-ctx.Done():
+		return answer{}, ctx.Err()
+	}
+}
+
+// take begins to serve a request. The loop calls it.
+func (a *attempt) take(q *request) error {
+	if a.co.Dead() || a.stop.Err() != nil {
+		q.reply <- answer{err: fault.Restartf(fault.Failed, "the service is stopping")}
+		return nil
+	}
+	if n := len(a.pending); n > 0 {
+		q.after = a.pending[n-1].name.ID
+	}
+	a.requests = append(a.requests, q)
+	if q.savepoint != "" {
+		return a.execute(a.co.RequestSavepoint(a.now(), q.savepoint))
+	}
+	return a.execute(a.co.RequestCheckpoint(a.now(), checkpoint.Manual))
+}
+
+// serve answers the requests that match, and forgets them.
+func (a *attempt) serve(matches func(*request) bool, ans func(*request) answer) {
+	kept := a.requests[:0]
+	for _, q := range a.requests {
+		if matches(q) {
+			q.reply <- ans(q)
+		} else {
+			kept = append(kept, q)
+		}
+	}
+	a.requests = kept
+}
+
+// completed answers those who waited for a checkpoint.
+func (a *attempt) completed(p *pending, stats checkpoint.CheckpointStats) {
+	a.serve(func(q *request) bool {
+		_, has := p.savepoints[q.savepoint]
+		return has || q.savepoint == "" && q.after < p.name.ID
+	}, func(q *request) answer {
+		s := p.savepoints[q.savepoint]
+		return answer{stats: stats, savepoint: s.ref, err: s.err}
+	})
+}
+
+// skipped answers those who wanted a checkpoint although nothing has changed.
+func (a *attempt) skipped() {
+	a.serve(func(q *request) bool { return q.savepoint == "" }, func(*request) answer { return answer{skipped: true} })
+}
+
+// refused answers one who wanted a savepoint when too many wait.
+func (a *attempt) refused(name string) {
+	a.serve(func(q *request) bool { return q.savepoint == name }, func(*request) answer {
+		return answer{err: fmt.Errorf("%d requests for a savepoint wait already", checkpoint.MaxSavepoints)}
+	})
+}
+
+// unserved answers all who still wait when the attempt is over.
+func (a *attempt) unserved(cause error) {
+	a.serve(func(*request) bool { return true }, func(*request) answer {
+		return answer{err: fault.Restartf(fault.Failed, "the attempt ended before the checkpoint was complete: %w", cause)}
+	})
+}
+
+// savepointsOf gives what writes the savepoints that a checkpoint was asked for: one per directory. A savepoint that cannot be
+// written is the concern of who asked for it, not of the checkpoint.
+func (a *attempt) savepointsOf(p *pending) func(context.Context) map[string]savepointResult {
+	if len(p.wanted) == 0 {
+		return func(context.Context) map[string]savepointResult { return nil }
+	}
+	dirs := map[string][]string{} // names by directory
+	for _, q := range a.requests {
+		if slices.Contains(p.wanted, q.savepoint) {
+			dirs[q.dir] = append(dirs[q.dir], q.savepoint)
+		}
+	}
+	cfg, write := a.r.cfg, a.r.ports.WriteSavepoint
+	head := snapshot.SavepointHead{Name: p.name, Application: cfg.Application, Instance: cfg.Instance, ClusterID: cfg.ClusterID, StoreID: a.r.ports.Checkpoints.StoreID(), CreatedUnixMilli: time.Now().UnixMilli()}
+	var tasks []snapshot.SavepointTask
+	for _, id := range a.order {
+		ack, ok := p.acks[id]
+		if !ok || a.tasks[id].starts() {
+			continue
+		}
+		st := snapshot.SavepointTask{Task: id, States: ack.states, Entries: ack.frozen.Full(), Err: ack.frozen.Err}
+		if t := a.tasks[id]; t.exchange {
+			st.Parallelism, st.MaxParallelism = t.parallelism, a.par.most
+		} else {
+			st.Positions = []element.Position{ack.position}
+		}
+		tasks = append(tasks, st)
+	}
+	return func(ctx context.Context) map[string]savepointResult {
+		out := map[string]savepointResult{}
+		for dir, names := range dirs {
+			head.ID = names[0]
+			ref, err := write(ctx, dir, head, tasks)
+			for _, name := range names {
+				out[name] = savepointResult{ref, err}
+			}
+		}
+		return out
+	}
+}
