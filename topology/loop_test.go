@@ -25,6 +25,12 @@ source jobs: topic jobs, key string, value string, start committed
 	require.ErrorContains(t, err, `sink "again": topic "jobs" is read by source "jobs": a loop; where that is meant, say so with Loop()`)
 	_, err = build("others", topology.Loop()).Plan()
 	require.ErrorContains(t, err, `sink "again": it has Loop(), but no source reads topic "jobs"`)
+
+	b := topology.New("app")
+	jobs := topology.FromTopic(b, "jobs", "jobs", serde.String(), serde.String(), topology.EndAt(topology.EndLatest()))
+	topology.ToTopic(jobs, "again", "jobs", serde.String(), serde.String(), topology.Loop())
+	_, err = b.Plan()
+	require.ErrorContains(t, err, `sink "again": source "jobs", which reads the loop, has an end: what goes round would lie behind it`)
 }
 
 func TestAKeyFunctionMayLeaveRecordsOut(t *testing.T) {

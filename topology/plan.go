@@ -212,13 +212,13 @@ func (b *Builder) checkNames(note noteFunc) {
 
 // checkTopics wants valid topics, one source per topic, and no sink that feeds a source unless that is said to be meant.
 func (b *Builder) checkTopics(note noteFunc) {
-	read := map[string]string{}
+	read := map[string]*node{}
 	for _, n := range b.sources {
-		if first, twice := read[n.topic]; twice {
-			note(n.kind, n.name, "topic %q is already read by source %q; let several steps consume that source", n.topic, first)
+		if first := read[n.topic]; first != nil {
+			note(n.kind, n.name, "topic %q is already read by source %q; let several steps consume that source", n.topic, first.name)
 			continue
 		}
-		read[n.topic] = n.name
+		read[n.topic] = n
 	}
 	for _, n := range b.nodes {
 		if n.kind != kindSource && n.kind != kindSink {
@@ -228,10 +228,12 @@ func (b *Builder) checkTopics(note noteFunc) {
 			note(n.kind, n.name, "topic %q: %s", n.topic, topicRule)
 		}
 		if n.kind == kindSink {
-			switch src, loop := read[n.topic]; {
-			case loop && !n.loop:
-				note(n.kind, n.name, "topic %q is read by source %q: a loop; where that is meant, say so with Loop()", n.topic, src)
-			case n.loop && !loop:
+			switch src := read[n.topic]; {
+			case src != nil && !n.loop:
+				note(n.kind, n.name, "topic %q is read by source %q: a loop; where that is meant, say so with Loop()", n.topic, src.name)
+			case src != nil && src.end.Bounded():
+				note(n.kind, n.name, "source %q, which reads the loop, has an end: what goes round would lie behind it", src.name)
+			case src == nil && n.loop:
 				note(n.kind, n.name, "it has Loop(), but no source reads topic %q", n.topic)
 			}
 		}
