@@ -26,6 +26,7 @@ var recordsRead atomic.Int64
 // jobs are topologies of the Go DSL that tests start as processes.
 var jobs = map[string]func(b *topology.Builder, in, out string){
 	"totals": processTotals, "drop-all": dropAll, "set-header": setHeader, "expand": expand,
+	"by-group": countByGroup, "of-two": countOfTwo, "over-hops": countOverHops,
 }
 
 // runJob is the whole life of such a process. At a graceful end it tells how many records it read.
@@ -47,12 +48,15 @@ func runJob(name string) int {
 	if err != nil {
 		return fail(err)
 	}
-	err = processor.Run(ctx, plan, processor.Config{
+	cfg := processor.Config{
 		Brokers: strings.Split(env("BROKERS"), ","), DataDir: env("DIR"), Interval: interval,
 		CheckpointTimeout: 5 * time.Second, TransactionTimeout: transactionTimeout,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
-	if err != nil {
+	}
+	if env("EXCHANGE") != "" {
+		exchangeJob().apply(&cfg)
+	}
+	if err := processor.Run(ctx, plan, cfg); err != nil {
 		return fail(err)
 	}
 	fmt.Printf("read %d\n", recordsRead.Load())

@@ -169,7 +169,9 @@ func (s *site) stream(ctx context.Context, p killPlan, over time.Duration) error
 		due := int(float64(p.records) * min(1, time.Since(start).Seconds()/over.Seconds()))
 		for ; i < due; i++ {
 			r := p.record(i, p.keys)
-			r.Topic = s.in
+			if r.Topic == "" {
+				r.Topic = s.in
+			}
 			s.cl.Produce(ctx, r, func(_ *kgo.Record, err error) {
 				if err != nil {
 					select {

@@ -107,7 +107,7 @@ func (s *site) leftOver(repo *snapshot.Repository) (left []string) {
 			known[ref.Path] = true
 			known[strings.TrimSuffix(ref.Path, ".root")+".committed"] = true
 			for _, t := range root.Tasks {
-				for _, r := range t.Runs {
+				for _, r := range slices.Concat(t.Runs, t.InFlight) {
 					known[r.File] = true
 				}
 			}

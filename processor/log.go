@@ -106,7 +106,18 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 		},
 	}
 	logAssignment(log, lis, user)
+	logAbandoned(log, lis, user)
 	return lis
+}
+
+// logAbandoned adds what tells of failures that were tolerated.
+func logAbandoned(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
+	lis.CheckpointAbandoned = func(ids []element.CheckpointID, reason checkpoint.FailureReason, err error) {
+		log.Warn("checkpoint given up, the next one covers its work", "checkpoint", uint64(ids[0]), "given_up", len(ids), "reason", reason.String(), "error", err)
+		if user.CheckpointAbandoned != nil {
+			user.CheckpointAbandoned(ids, reason, err)
+		}
+	}
 }
 
 // logAssignment adds what tells of partitions that come and go.

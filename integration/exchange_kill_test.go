@@ -1,0 +1,157 @@
+//go:build unix
+
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// exchangeMode is a way to take checkpoints, and what must be seen of it.
+type exchangeMode struct {
+	set   func(*exchangeSettings)
+	seen  func(t *testing.T, st *exchangeStats)
+	every time.Duration // between checkpoints; default 150 ms
+}
+
+// unlimited stands for tolerable-failures: unlimited.
+const unlimited = -1
+
+var exchangeModes = map[string]exchangeMode{
+	"aligned": {
+		set:  func(*exchangeSettings) {},
+		seen: func(t *testing.T, st *exchangeStats) { require.Zero(t, st.unaligned) },
+	},
+	"unaligned": {
+		set: func(x *exchangeSettings) { x.Unaligned = true },
+		seen: func(t *testing.T, st *exchangeStats) {
+			require.Positive(t, st.buffered, "no checkpoint had records in flight")
+		},
+	},
+	"aligned-timeout": {
+		set: func(x *exchangeSettings) { x.Unaligned, x.Timeout = true, 20*time.Millisecond },
+		seen: func(t *testing.T, st *exchangeStats) {
+			require.Positive(t, st.buffered, "no checkpoint had records in flight")
+			require.Less(t, st.unaligned, st.committed, "none was aligned in time")
+		},
+	},
+	"concurrent": {
+		set: func(x *exchangeSettings) { x.Concurrent, x.DelayPersist = 3, 300*time.Millisecond },
+		seen: func(t *testing.T, st *exchangeStats) {
+			require.Greater(t, st.mostInFlight, int64(1), "never two in flight")
+			require.LessOrEqual(t, st.mostInFlight, int64(3))
+		},
+		every: 40 * time.Millisecond,
+	},
+	"tolerant": {
+		set:  func(x *exchangeSettings) { x.Tolerable, x.FailPersist = unlimited, 3 },
+		seen: func(t *testing.T, st *exchangeStats) { require.Positive(t, st.abandoned, "no failure was tolerated") },
+	},
+	"tolerant-unaligned": {
+		set: func(x *exchangeSettings) { x.Tolerable, x.FailPersist, x.Unaligned = unlimited, 3, true },
+		seen: func(t *testing.T, st *exchangeStats) {
+			require.Positive(t, st.abandoned, "no failure was tolerated")
+			require.Positive(t, st.buffered, "no checkpoint had records in flight")
+		},
+	},
+}
+
+// parallelisms are those of one process after the other.
+var parallelisms = []int{1, 2, 4, 3}
+
+// exchangeKills has a job with exchanges killed again and again under load, each time at another parallelism, and then has
+// everything checked from outside. A step is so slow that its channels fill up after each restart, and where checkpoints are
+// unaligned also under the load itself, unless there are more than two subtasks.
+func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
+	t := e.t
+	t.Helper()
+	if e.every = mode.every; e.every == 0 {
+		e.every = 150 * time.Millisecond
+	}
+	plan, sum := moments(killSeed(t), kills)
+	over := sum + time.Duration(kills)*500*time.Millisecond
+	settings := func(i int, p phase) exchangeSettings {
+		x := exchangeSettings{Parallelism: parallelisms[i%len(parallelisms)], Spread: 1 + i%3}
+		if p == persisted {
+			x.Threshold = -1 // so that there is a file to wait for
+		}
+		mode.set(&x)
+		each := over / time.Duration(records)
+		if x.Slow = each / 2; x.Unaligned { // aligned barriers have to get through
+			x.Slow = 2 * each
+		}
+		return x
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	produced := make(chan error, 1)
+	go func() {
+		produced <- e.stream(ctx, killPlan{records: records, record: func(i, _ int) *kgo.Record { return e.ticket(i) }}, over)
+	}()
+	var st exchangeStats
+	caught := 0
+	for i, m := range plan {
+		job := e.start(settings(i, m.phase))
+		e.awaitMoment(job, m)
+		require.False(t, job.ended(), "before its kill %d: %s", i+1, job.stderr.tail(3))
+		job.kill()
+		st.read(t, job)
+		open := e.open()
+		if len(open) > 0 {
+			caught++
+		}
+		_, behind := e.offsets()
+		t.Logf("kill %d at parallelism %d, %s after %v: lag %d, %d partitions and transactions left open", i+1, parallelisms[i%len(parallelisms)], m.phase, m.after.Round(time.Millisecond), behind, len(open))
+	}
+	require.Positive(t, caught, "no kill left a transaction open")
+	require.NoError(t, <-produced)
+	last := settings(kills, working)
+	last.Slow = 0
+	lastKill := time.Now()
+	job := e.start(last)
+	e.allDone(job)
+	t.Logf("%d records, %d kills, %d of them in a transaction; caught up %v after the last kill", records, kills, caught, time.Since(lastKill).Round(time.Millisecond))
+	e.nothingOpen(job, lastKill.Add(2*transactionTimeout))
+	e.counted(records)
+	require.Zero(t, job.restarts(), "the job that recovers meets no failure")
+	job.stop()
+	st.read(t, job)
+	e.nothingOpen(nil, time.Now())
+	outputs := e.counted(records)
+	require.GreaterOrEqual(t, e.storesAreWhole(last), int64(min(ticketGroups, records/50)), "the state has an entry for each key")
+	mode.seen(t, &st)
+	t.Logf("%d outputs, each input counted once; %s", outputs, &st)
+}
+
+func exchangeKillsEach(t *testing.T, name string, records, kills int, modes ...string) {
+	for _, m := range modes {
+		t.Run(m, func(t *testing.T) {
+			t.Parallel()
+			exchangeKills(embeddedSite(t, 4).exchanges(name), exchangeModes[m], records, kills)
+		})
+	}
+}
+
+func TestKillBehindAnExchange(t *testing.T) {
+	exchangeKillsEach(t, "by-group", 20_000, 4, "aligned", "unaligned", "aligned-timeout", "concurrent", "tolerant", "tolerant-unaligned")
+}
+
+func TestKillOverTwoExchanges(t *testing.T) {
+	exchangeKillsEach(t, "over-hops", 20_000, 4, "aligned", "unaligned", "aligned-timeout", "concurrent", "tolerant-unaligned")
+}
+
+func TestRealKillBehindAnExchange(t *testing.T) {
+	for m, mode := range exchangeModes {
+		t.Run(m, func(t *testing.T) { exchangeKills(realSite(t, 4).exchanges("by-group"), mode, 100_000, 10) })
+	}
+}
+
+func TestRealKillOverTwoExchanges(t *testing.T) {
+	for m, mode := range exchangeModes {
+		t.Run(m, func(t *testing.T) { exchangeKills(realSite(t, 4).exchanges("over-hops"), mode, 100_000, 10) })
+	}
+}
