@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +62,6 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	b := &Broker{log: &logger{to: cfg.Logger}}
 	opts := []kfake.Opt{
-		kfake.Ports(cfg.Port),
 		kfake.ClusterID(newClusterID()),
 		kfake.DefaultNumPartitions(DefaultPartitions),
 		kfake.WithLogger(b.log),
@@ -80,8 +80,12 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		if cfg.SyncWrites {
 			opts = append(opts, kfake.SyncWrites())
 		}
+		if err := b.repair(ctx, dir, opts); err != nil {
+			b.unlock()
+			return nil, err
+		}
 	}
-	cluster, err := kfake.NewCluster(opts...)
+	cluster, err := kfake.NewCluster(append(opts, kfake.Ports(cfg.Port))...)
 	if err != nil {
 		b.unlock()
 		return nil, fmt.Errorf("broker: %w", err)
@@ -92,6 +96,20 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
+}
+
+// repair ends what a killed broker left open, if one did.
+func (b *Broker) repair(ctx context.Context, dir string, opts []kfake.Opt) error {
+	was, err := killed(dir)
+	if err != nil {
+		return fault.Stopf(fault.CheckpointDir, "broker: data directory: %w", err)
+	}
+	if !was {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return repair(ctx, dir, slices.Clip(opts), b.log)
 }
 
 // open connects the broker's own client, asks for the cluster id, which may be one kept on disk, and makes the topics.

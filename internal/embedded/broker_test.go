@@ -18,11 +18,15 @@ import (
 )
 
 // childDir makes the test binary a broker process on that directory: the victim of kill -9.
-const childDir = "TEST_BROKER_DIR"
+const (
+	childDir  = "TEST_BROKER_DIR"
+	childPort = "TEST_BROKER_PORT"
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
-		b, err := Start(context.Background(), Config{DataDir: dir, SyncWrites: true, Topics: []Topic{{"in", 2}, {"out", 2}}})
+		port, _ := strconv.Atoi(os.Getenv(childPort))
+		b, err := Start(context.Background(), Config{Port: port, DataDir: dir, SyncWrites: true, Topics: []Topic{{"in", 2}, {"out", 2}}})
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -116,10 +120,10 @@ func TestDataSurvivesARestart(t *testing.T) {
 }
 
 // startChild runs a broker in a process of its own and gives its address, cluster id and how to kill -9 it.
-func startChild(t *testing.T, dir string) (addr, id string, kill func()) {
+func startChild(t *testing.T, dir string, port ...string) (addr, id string, kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	cmd.Env = append(os.Environ(), childDir+"="+dir, childPort+"="+strings.Join(port, ""))
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

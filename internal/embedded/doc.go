@@ -9,7 +9,8 @@
 //
 //	I1  It listens on the loopback interface only, and the address it advertises is the one it listens on.
 //	I2  With a data directory the cluster id, topics (ids included), records, transactions and group offsets survive
-//	    a restart; an open transaction of a killed broker is aborted at its next start.
+//	    a restart. Before a killed broker serves anybody again, its open transactions are aborted, markers included, and
+//	    the clients that had them open are fenced.
 //	I3  One process at a time uses a data directory: a second Start fails, and the lock of a killed process is free.
 //	I4  Without SyncWrites what a client saw acknowledged survives the end of the process, kill -9 included, but not
 //	    a loss of power. With it every write is fsynced before it is acknowledged.
@@ -20,6 +21,6 @@
 //
 // Goroutines: those of kfake, which end with Close. The package starts none of its own.
 //
-// Files: broker.go (start, topics, close), topic.go (the name:partitions form), logger.go (kfake's log to slog),
-// lock_unix.go and lock_other.go (the lock on the data directory).
+// Files: broker.go (start, topics, close), repair.go (what a killed broker left open), segments.go (kfake's files),
+// topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go and lock_other.go (the lock on the data directory).
 package embedded

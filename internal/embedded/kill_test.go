@@ -1,0 +1,110 @@
+package embedded
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// leaveOpen begins a transaction on both partitions of "out" with a client that stays.
+func leaveOpen(t *testing.T, addr string) *kgo.Client {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("tx"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	require.NoError(t, err)
+	t.Cleanup(cl.Close)
+	require.NoError(t, cl.BeginTransaction())
+	for p := range int32(2) {
+		require.NoError(t, cl.ProduceSync(testContext(t), &kgo.Record{Topic: "out", Partition: p, Value: []byte("never committed")}).FirstErr())
+	}
+	return cl
+}
+
+// A transaction that was open when the broker was killed ends there: what the same id commits later is seen.
+func TestWhatIsCommittedAfterAKillIsSeen(t *testing.T) {
+	dir := t.TempDir()
+	want := 0
+	for range 3 {
+		addr, _, kill := startChild(t, dir)
+		commitTxn(t, addr, 4, kgo.TryCommit)
+		want += 4
+		leaveOpen(t, addr)
+		kill()
+		_, _, kill = startChild(t, dir) // and once more before anything is written
+		kill()
+	}
+	b, err := Start(testContext(t), Config{DataDir: dir})
+	require.NoError(t, err)
+	defer b.Close()
+	commitTxn(t, b.Addr(), 2, kgo.TryCommit)
+	values, _, _ := committed(t, b.Addr(), want+2)
+	require.Len(t, values, want+2)
+	require.NotContains(t, values, "never committed")
+	adm := kadm.NewClient(b.client)
+	stable, err := adm.ListCommittedOffsets(testContext(t), "out")
+	require.NoError(t, err)
+	ends, err := adm.ListEndOffsets(testContext(t), "out")
+	require.NoError(t, err)
+	require.Equal(t, ends.KOffsets(), stable.KOffsets(), "nothing is open")
+}
+
+// A client that outlives the broker, with a transaction open, is not told that it was committed.
+func TestACommitAcrossAKillIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	b, err := Start(testContext(t), Config{DataDir: dir, Topics: []Topic{{"in", 2}, {"out", 2}}})
+	require.NoError(t, err)
+	_, port, _ := strings.Cut(b.Addr(), ":")
+	require.NoError(t, b.Close())
+
+	addr, _, kill := startChild(t, dir, port)
+	commitTxn(t, addr, 2, kgo.TryCommit)
+	cl := leaveOpen(t, addr)
+	id, epoch, err := cl.ProducerID(testContext(t))
+	require.NoError(t, err)
+	kill()
+	addr, _, _ = startChild(t, dir, port)
+	adm := kadm.NewClient(cl)
+	states, err := adm.DescribeTransactions(testContext(t), "tx")
+	require.NoError(t, err)
+	require.Equal(t, id, states["tx"].ProducerID)
+	require.Greater(t, states["tx"].ProducerEpoch, epoch+1)
+	require.ErrorIs(t, cl.EndTransaction(testContext(t), kgo.TryCommit), kerr.ProducerFenced)
+	values, _, _ := committed(t, addr, 2)
+	require.NotContains(t, values, "never committed")
+}
+
+// A batch whose index entry was not written yet was never acknowledged, and belongs to no transaction that ended.
+func TestABatchWithoutIndexEntryIsCutOff(t *testing.T) {
+	dir := t.TempDir()
+	addr, _, kill := startChild(t, dir)
+	commitTxn(t, addr, 2, kgo.TryCommit)
+	leaveOpen(t, addr)
+	kill()
+	for _, p := range []string{"out-0", "out-1"} {
+		path := filepath.Join(dir, "cluster", "partitions", p, "0.idx")
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.EqualValues(t, 3*indexEntry, info.Size(), "a record, its marker, the open one")
+		require.NoError(t, os.Truncate(path, info.Size()-indexEntry))
+	}
+	b, err := Start(testContext(t), Config{DataDir: dir})
+	require.NoError(t, err)
+	defer b.Close()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("out"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
+	require.NoError(t, err)
+	defer cl.Close()
+	commitTxn(t, b.Addr(), 2, kgo.TryCommit)
+	var values []string
+	for len(values) < 4 {
+		f := cl.PollFetches(testContext(t))
+		require.NoError(t, f.Err())
+		f.EachRecord(func(r *kgo.Record) { values = append(values, string(r.Value)) })
+	}
+	require.NotContains(t, values, "never committed")
+}
