@@ -9,4 +9,7 @@ type Delivery struct {
 	Next int64
 	// LeaderEpoch is that of the last record or marker, -1 if not known.
 	LeaderEpoch int32
+	// Ended: the partition has reached its end. It is told once, with the last delivery of the partition, which may have no
+	// record and a Next that does not move.
+	Ended bool
 }

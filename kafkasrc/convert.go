@@ -7,10 +7,18 @@ import (
 )
 
 // convert makes the Delivery of one partition's records, which are in offset order and may have transaction markers
-// between them. Records below from are left out. It allocates one slice of records, and one of headers if there are
+// between them. Records below from are left out, and so is what lies at end or behind: something there, or right before
+// it, says that the end is reached. It allocates one slice of records, and one of headers if there are
 // any; keys and values stay in the client's buffer.
-func convert(tp element.TopicPartition, from int64, in []*kgo.Record) element.Delivery {
+func convert(tp element.TopicPartition, from, end int64, in []*kgo.Record) element.Delivery {
 	d := element.Delivery{From: tp, Next: from, LeaderEpoch: -1}
+	if i := len(in); i > 0 && in[i-1].Offset+1 >= end {
+		d.Ended = true
+		for i > 0 && in[i-1].Offset >= end {
+			i--
+		}
+		in = in[:i]
+	}
 	count, headers := 0, 0
 	for _, r := range in {
 		if r.Offset >= from && !r.Attrs.IsControl() {
@@ -42,6 +50,9 @@ func convert(tp element.TopicPartition, from int64, in []*kgo.Record) element.De
 			out.Headers = slab[first : first+n : first+n]
 		}
 		d.Records = append(d.Records, out)
+	}
+	if d.Ended {
+		d.Next = max(d.Next, end)
 	}
 	return d
 }

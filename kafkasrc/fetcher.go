@@ -44,6 +44,8 @@ type FetcherConfig struct {
 	MostPartitions int
 	// MaxWait is how long a broker waits for data before it answers with none; 0 means 500 ms.
 	MaxWait time.Duration
+	// Ends are the offsets before which partitions end; see SetEnds.
+	Ends map[element.TopicPartition]int64
 	// OnMissing says, by topic, what is done when a position is below the first offset of the log.
 	OnMissing map[string]Missing
 	// OnLost, when set, is called when a position goes on behind such a gap: what lies from one offset up to another will
@@ -97,6 +99,7 @@ type Fetcher struct {
 	wake   context.CancelFunc                 // ends polling; nil before the first poll
 	ends   map[element.TopicPartition]int64   // high watermarks, as of the last answer that had something
 	lost   map[element.TopicPartition]int64   // see Lost
+	until  map[element.TopicPartition]int64   // see SetEnds
 	closed bool
 
 	running   sync.Mutex // held by Run, so that Close can wait for it
@@ -121,6 +124,7 @@ func NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
 		most:    max(1, cfg.MostPartitions, len(cfg.Positions)),
 		ends:    make(map[element.TopicPartition]int64),
 		lost:    make(map[element.TopicPartition]int64),
+		until:   make(map[element.TopicPartition]int64),
 	}
 	maxBytes, maxPartitionBytes := cfg.share(f.most)
 	cl, err := kafka.NewClient(cfg.Kafka,
@@ -135,6 +139,7 @@ func NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
 		return nil, fmt.Errorf("client of the fetcher: %w", err)
 	}
 	f.cl = cl
+	f.SetEnds(cfg.Ends)
 	if err := f.Add(cfg.Positions...); err != nil {
 		cl.Close()
 		return nil, err
@@ -191,13 +196,16 @@ func (f *Fetcher) deliverAll(ctx context.Context, fetches kgo.Fetches, deliver D
 			for k := range t.Partitions {
 				p := &t.Partitions[k]
 				s := f.open[element.TopicPartition{Topic: t.Topic, Partition: p.Partition}]
-				if len(p.Records) == 0 || s == nil || s.ctx.Err() != nil {
+				if len(p.Records) == 0 || s == nil || s.ctx.Err() != nil || s.ended {
 					continue
 				}
-				d := convert(s.TopicPartition, s.next, p.Records)
+				d := convert(s.TopicPartition, s.next, s.end, p.Records)
 				f.noteEnd(s, p.HighWatermark)
-				if d.Next <= s.next {
+				if d.Next <= s.next && !d.Ended {
 					continue
+				}
+				if d.Ended {
+					f.finish(s)
 				}
 				if err := hand(ctx, s, d, deliver); err != nil {
 					return err

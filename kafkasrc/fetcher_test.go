@@ -375,7 +375,7 @@ func BenchmarkConvert(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if d := convert(tp("in", 0), 0, in); d.Next != 1000 {
+		if d := convert(tp("in", 0), 0, noEnd, in); d.Next != 1000 {
 			b.Fatal(d.Next)
 		}
 	}
@@ -386,15 +386,15 @@ func TestConvertAllocatesOncePerDelivery(t *testing.T) {
 	for i := range in {
 		in[i] = &kgo.Record{Offset: int64(i)}
 	}
-	require.LessOrEqual(t, testing.AllocsPerRun(50, func() { convert(tp("in", 0), 0, in) }), 1.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(50, func() { convert(tp("in", 0), 0, noEnd, in) }), 1.0)
 	for i := range in {
 		in[i].Headers = []kgo.RecordHeader{{Key: "h"}}
 	}
-	require.LessOrEqual(t, testing.AllocsPerRun(50, func() { convert(tp("in", 0), 0, in) }), 2.0)
-	d := convert(tp("in", 0), 40, in)
+	require.LessOrEqual(t, testing.AllocsPerRun(50, func() { convert(tp("in", 0), 0, noEnd, in) }), 2.0)
+	d := convert(tp("in", 0), 40, noEnd, in)
 	require.Len(t, d.Records, 60)
 	require.EqualValues(t, 40, d.Records[0].Offset)
-	d = convert(tp("in", 0), 200, in)
+	d = convert(tp("in", 0), 200, noEnd, in)
 	require.Empty(t, d.Records)
 	require.EqualValues(t, 200, d.Next)
 }

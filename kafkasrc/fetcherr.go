@@ -47,15 +47,15 @@ func (f *Fetcher) concerns(tp element.TopicPartition) bool {
 		return true
 	case tp.Partition >= 0:
 		s := f.open[tp]
-		return s != nil && s.ctx.Err() == nil
+		return s != nil && s.ctx.Err() == nil && !s.ended
 	}
 	for _, s := range f.waiting {
 		if s.Topic == tp.Topic {
 			return true
 		}
 	}
-	for open := range f.open {
-		if open.Topic == tp.Topic {
+	for open, s := range f.open {
+		if open.Topic == tp.Topic && !s.ended {
 			return true
 		}
 	}

@@ -52,7 +52,7 @@ func (f *Fetcher) lookEarly(ctx context.Context, ready []*stream) error {
 		return nil
 	}
 	for _, s := range ready {
-		if s.next >= first[s.TopicPartition].Offset {
+		if s.next >= first[s.TopicPartition].Offset || s.next >= s.end { // what has ended misses nothing
 			continue
 		}
 		end, err := kafka.EndOffsets(bounded, f.cl, []element.TopicPartition{s.TopicPartition})
@@ -82,8 +82,9 @@ func (f *Fetcher) missing(ctx context.Context, s *stream, first, end int64, caus
 		return gone(s.TopicPartition, s.next, fmt.Sprintf("it has offsets %d to %d: %d records were deleted by retention or by hand before they were read; what is gone cannot be processed: "+
 			"to accept that, let the source go on at the earliest or latest offset (on-missing), or start under another application name; else put the records back", first, end, first-s.next), cause)
 	}
+	to = min(to, s.end) // what lies behind it is none of this run's
 	f.log.Warn("the position is not in the log any more, going on behind the gap", "partition", s.TopicPartition.String(),
-		"position", s.next, "first", first, "goes_on_at", to, "lost", first-s.next, "passed_over", to-first)
+		"position", s.next, "first", first, "goes_on_at", to, "lost", min(first, to)-s.next, "passed_over", max(0, to-first))
 	f.mu.Lock()
 	f.lost[s.TopicPartition] += to - s.next
 	f.mu.Unlock()

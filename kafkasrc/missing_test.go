@@ -29,13 +29,6 @@ func (b *bed) deleteBelow(t *testing.T, cl *kgo.Client, p int32, offset int64) {
 	require.NoError(t, err)
 }
 
-func texts(from, to int) (vs []string) {
-	for i := from; i < to; i++ {
-		vs = append(vs, fmt.Sprint(i))
-	}
-	return vs
-}
-
 type lostRange struct {
 	tp       element.TopicPartition
 	from, to int64
@@ -66,9 +59,9 @@ func TestC15_AGapAtTheStart(t *testing.T) {
 		for p := range int32(3) {
 			r.reaches(t, b.tp(p), 20)
 		}
-		require.Equal(t, texts(10, 20), r.values(b.tp(0)))
+		require.Equal(t, numbers(10, 20), r.values(b.tp(0)))
 		require.Empty(t, r.values(b.tp(1)), "an empty log: the position moves all the same")
-		require.Equal(t, texts(5, 20), r.values(b.tp(2)), "nothing is missing here")
+		require.Equal(t, numbers(5, 20), r.values(b.tp(2)), "nothing is missing here")
 		require.ElementsMatch(t, []lostRange{{b.tp(0), 5, 10}, {b.tp(1), 5, 20}}, []lostRange{<-lost, <-lost})
 		for p, want := range []int64{5, 15, 0, 0} {
 			require.Equal(t, want, r.Lost(b.tp(int32(p))))
@@ -82,7 +75,7 @@ func TestC15_AGapAtTheStart(t *testing.T) {
 	require.Equal(t, lostRange{b.tp(0), 5, 20}, <-lost)
 	b.counted(t, cl, 0, 20, 1)
 	r.reaches(t, b.tp(0), 21)
-	require.Equal(t, texts(20, 21), r.values(b.tp(0)))
+	require.Equal(t, numbers(20, 21), r.values(b.tp(0)))
 }
 
 // All that begins together is looked at before the first record of any.
@@ -112,7 +105,7 @@ func TestC15_AGapWhileItRuns(t *testing.T) {
 			r.Resume(b.tp(0))
 			if m == FailOnMissing {
 				requireStop(t, r.fails(t), fault.OffsetGone, "topic "+b.in+" partition 0", "offset 5", "10 to 20", "5 records were deleted")
-				require.Equal(t, texts(0, 5), r.values(b.tp(0)))
+				require.Equal(t, numbers(0, 5), r.values(b.tp(0)))
 				return
 			}
 			r.reaches(t, b.tp(0), 20)
@@ -121,10 +114,10 @@ func TestC15_AGapWhileItRuns(t *testing.T) {
 			r.reaches(t, b.tp(0), 21)
 			r.reaches(t, b.tp(1), 1)
 			if m == EarliestOnMissing {
-				require.Equal(t, append(texts(0, 5), texts(10, 21)...), r.values(b.tp(0)))
+				require.Equal(t, append(numbers(0, 5), numbers(10, 21)...), r.values(b.tp(0)))
 				require.Equal(t, lostRange{b.tp(0), 5, 10}, <-lost)
 			} else {
-				require.Equal(t, append(texts(0, 5), texts(20, 21)...), r.values(b.tp(0)))
+				require.Equal(t, append(numbers(0, 5), numbers(20, 21)...), r.values(b.tp(0)))
 				require.Equal(t, lostRange{b.tp(0), 5, 20}, <-lost)
 			}
 			r.Remove(b.tp(0)) // it is a stream like any other

@@ -29,6 +29,8 @@ type stream struct {
 	next    int64              // the position that comes next; Run's goroutine only
 	ctx     context.Context    // of its deliveries; nil until Run opens it
 	cancel  context.CancelFunc // ends ctx; under the Fetcher's mu
+	end     int64              // what lies there or behind is not read; noEnd for none
+	ended   bool               // it was reached; written by Run's goroutine under the Fetcher's mu
 	jump    bool               // Offset is behind a gap, which the receiver is to be told; Run's goroutine only
 	again   int                // times that the broker did not have the position and then did; Run's goroutine only
 	removed bool               // under the Fetcher's mu
@@ -63,7 +65,7 @@ func (f *Fetcher) Add(positions ...element.Position) error {
 		case f.live[p.TopicPartition] != nil:
 			return fmt.Errorf("%v is read already", p.TopicPartition)
 		}
-		added[p.TopicPartition] = &stream{Position: p, next: p.Offset}
+		added[p.TopicPartition] = f.newStream(p)
 	}
 	for _, p := range positions {
 		f.live[p.TopicPartition] = added[p.TopicPartition]
@@ -124,10 +126,18 @@ func (f *Fetcher) Pause(tps ...element.TopicPartition) {
 	}
 }
 
-// Resume takes Pause back.
+// Resume takes Pause back. What has reached its end stays as it is.
 func (f *Fetcher) Resume(tps ...element.TopicPartition) {
-	if len(tps) > 0 {
-		f.cl.ResumeFetchPartitions(byTopic(tps))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var there []element.TopicPartition
+	for _, tp := range tps {
+		if s := f.live[tp]; s == nil || !s.ended {
+			there = append(there, tp)
+		}
+	}
+	if len(there) > 0 {
+		f.cl.ResumeFetchPartitions(byTopic(there))
 	}
 }
 
@@ -214,9 +224,14 @@ func (f *Fetcher) settle(ctx context.Context) error {
 			continue
 		}
 		f.open[s.TopicPartition] = s
-		if s.jump {
+		reached := s.Offset >= s.end
+		if s.jump || reached {
 			s.jump = false
-			f.notices = append(f.notices, notice{s, element.Delivery{From: s.TopicPartition, Next: s.Offset, LeaderEpoch: -1}})
+			f.notices = append(f.notices, notice{s, element.Delivery{From: s.TopicPartition, Next: s.Offset, LeaderEpoch: -1, Ended: reached}})
+		}
+		if reached { // there is nothing to fetch
+			f.finish(s)
+			continue
 		}
 		if at[s.Topic] == nil {
 			at[s.Topic] = make(map[int32]kgo.Offset)
