@@ -53,6 +53,7 @@ var shared suite
 type suite struct {
 	binary builder // as it is shipped
 	armed  builder // with failpoints
+	jobs   builder // the test binary with failpoints
 	kafka  starter
 	harsh  starter // forgets soon
 }
@@ -70,7 +71,7 @@ func (s *suite) close() {
 			k.broker.Close()
 		}
 	}
-	for _, b := range []*builder{&s.binary, &s.armed} {
+	for _, b := range []*builder{&s.binary, &s.armed, &s.jobs} {
 		if b.dir != "" {
 			_ = os.RemoveAll(b.dir)
 		}
@@ -88,10 +89,22 @@ func (b *builder) build(flags ...string) {
 	if b.dir, b.err = os.MkdirTemp("", "processor-"); b.err != nil {
 		return
 	}
-	cmd := exec.Command("go", append(append([]string{"build"}, flags...), "-o", b.dir, "../cmd/processor")...)
+	b.command(append(append([]string{"build"}, flags...), "-o", b.dir, "../cmd/processor")...)
+}
+
+// buildJobs builds this test binary.
+func (b *builder) buildJobs(flags ...string) {
+	if b.dir, b.err = os.MkdirTemp("", "jobs-"); b.err != nil {
+		return
+	}
+	b.command(append(append([]string{"test", "-c"}, flags...), "-o", filepath.Join(b.dir, "jobs"), ".")...)
+}
+
+func (b *builder) command(args ...string) {
+	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		b.err = fmt.Errorf("build the processor: %w\n%s", err, out)
+		b.err = fmt.Errorf("go %s: %w\n%s", args[0], err, out)
 	}
 }
 
@@ -112,6 +125,15 @@ func armedBinary(t *testing.T) string {
 	b.once.Do(func() { b.build("-tags", "failpoints") })
 	require.NoError(t, b.err)
 	return filepath.Join(b.dir, "processor")
+}
+
+// armedJobs builds the jobs of the Go DSL with failpoints and gives the program's path.
+func armedJobs(t *testing.T) string {
+	t.Helper()
+	b := &shared.jobs
+	b.once.Do(func() { b.buildJobs("-tags", "failpoints") })
+	require.NoError(t, b.err)
+	return filepath.Join(b.dir, "jobs")
 }
 
 // run gives the brokers, started with properties unless they run. Where a real Kafka is wanted and does not come up the
