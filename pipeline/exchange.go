@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/yamlx"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/serde/json"
@@ -97,7 +98,7 @@ func readWhere(n *yamlx.Node) {
 
 func readParallelism(o *yamlx.Object, d *stepDecl) {
 	if n := o.Get("parallelism"); n != nil {
-		p, _ := n.Int(1, topology.ParallelismMax)
+		p, _ := n.Int(1, element.DefaultMaxParallelism) // the number of key groups; there is no setting for it
 		d.parallelism = int(p)
 	}
 }
