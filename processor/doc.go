@@ -29,7 +29,7 @@
 // are awaited in close, after the engine has ended. A stable read that waits has one for its time.
 //
 // Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
-// instance id), log.go (what is logged), offsets.go (reads of positions), starts.go (start positions), members.go (who is in the group), gone.go
+// instance id), log.go (what is logged), offsets.go (reads of positions), starts.go and ends.go (start and end positions), members.go (who is in the group), gone.go
 // and cleangone.go (transactions and files of instances that are gone), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
 // newest root).

@@ -1,0 +1,145 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/topology"
+)
+
+// endsGroup is the consumer group that keeps the ends of a bounded run, as committed offsets: with the application, for all
+// its instances, and over restarts. Nobody joins it.
+func endsGroup(application string) string { return application + ".ends" }
+
+// Ends gives the offsets before which partitions end; the map is empty for a source without an end.
+//
+// An end is resolved once for a run, when the group has no offset of the partition, so before checkpoint 0 of it is
+// committed, and kept. From then on what is kept counts, unless it is of another topic of that name or the source says
+// another end now. Where the group has an offset and no end is kept, a new run begins: the end of the last was forgotten
+// (ForgetEnds). The broker forgets what is kept when nobody has asked for it for as long as it keeps offsets
+// (offsets.retention.minutes, seven days); a run that is left alone for so long is a new one.
+func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
+	out := make(map[element.TopicPartition]int64, len(tps))
+	if !end.Bounded() || len(tps) == 0 {
+		return out, nil
+	}
+	if end.Kind == topology.EndByOffset {
+		return out, namedEnds(end, tps, out)
+	}
+	committed, err := kafka.StableOffsets(ctx, r.cl, r.group, tps)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := kafka.StableOffsets(ctx, r.cl, endsGroup(r.group), tps)
+	if err != nil {
+		return nil, err
+	}
+	now, err := r.resolveEnds(ctx, end, tps)
+	if err != nil {
+		return nil, err
+	}
+	keep := kadm.Offsets{}
+	for _, tp := range tps {
+		note := endNote(end, now[tp].TopicID)
+		out[tp] = now[tp].Offset
+		if k := kept[tp]; committed[tp].Found && k.Found && k.Metadata == note {
+			out[tp] = k.Offset
+		}
+		keep.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: out[tp], LeaderEpoch: -1, Metadata: note})
+	}
+	// All of them, so that the broker keeps them for as long again.
+	if err := kadm.NewClient(r.cl).CommitAllOffsets(ctx, endsGroup(r.group), keep); err != nil {
+		return nil, kafka.Classify(err, "keep the ends of %d partitions in group %s", len(tps), endsGroup(r.group))
+	}
+	return out, nil
+}
+
+// endNote says what an end that is kept is the end of.
+func endNote(end topology.End, topic element.TopicID) string {
+	return fmt.Sprintf("end of topic id %s by %s", topic, end)
+}
+
+func (r reads) resolveEnds(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]element.Position, error) {
+	if end.Kind == topology.EndByTime {
+		return kafka.OffsetsForTime(ctx, r.cl, tps, end.Time())
+	}
+	return kafka.StableEndOffsets(ctx, r.cl, tps)
+}
+
+func namedEnds(end topology.End, tps []element.TopicPartition, out map[element.TopicPartition]int64) error {
+	named := end.Offsets()
+	for _, tp := range tps {
+		offset, ok := named[tp.Partition]
+		if !ok {
+			return fault.Stopf(fault.Usage, "the end offsets of topic %s do not name partition %d: a run ends when all partitions have; 0 leaves one out", tp.Topic, tp.Partition)
+		}
+		out[tp] = offset
+	}
+	return nil
+}
+
+// ForgetEnds ends a run: what Ends has kept is removed when every partition of the bounded sources is committed up to its
+// end, so that the next start begins a new run. Else, because other instances are still at work, nothing happens: the last of
+// them does it. over says that the run is at its end. It must not be called before Ends.
+func (r reads) ForgetEnds(ctx context.Context, sources []topology.SourcePlan) (over bool, err error) {
+	for _, src := range sources {
+		if !src.End.Bounded() {
+			continue
+		}
+		if reached, err := r.reachedEnds(ctx, src); err != nil || !reached {
+			return false, err
+		}
+	}
+	_, err = kadm.NewClient(r.cl).DeleteGroup(ctx, endsGroup(r.group))
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return true, kafka.Classify(err, "remove group %s, which keeps the ends of the run that is over", endsGroup(r.group))
+	}
+	return true, nil
+}
+
+func (r reads) reachedEnds(ctx context.Context, src topology.SourcePlan) (bool, error) {
+	topics, err := kafka.DescribeTopics(ctx, r.cl, []string{src.Topic})
+	if err != nil {
+		return false, err
+	}
+	var tps []element.TopicPartition
+	for p := range topics[src.Topic].Partitions {
+		tps = append(tps, element.TopicPartition{Topic: src.Topic, Partition: p})
+	}
+	committed, err := kafka.StableOffsets(ctx, r.cl, r.group, tps)
+	if err != nil {
+		return false, err
+	}
+	ends := map[element.TopicPartition]int64{}
+	if src.End.Kind == topology.EndByOffset {
+		if err := namedEnds(src.End, tps, ends); err != nil {
+			return false, err
+		}
+	} else {
+		kept, err := kafka.StableOffsets(ctx, r.cl, endsGroup(r.group), tps)
+		if err != nil {
+			return false, err
+		}
+		for tp, k := range kept {
+			if k.Found && k.Metadata == endNote(src.End, topics[src.Topic].ID) {
+				ends[tp] = k.Offset
+			}
+		}
+		if len(ends) == 0 { // another instance was the last one
+			return true, nil
+		}
+	}
+	for _, tp := range tps {
+		if end, ok := ends[tp]; !ok || !committed[tp].Found || committed[tp].Offset < end {
+			return false, nil
+		}
+	}
+	return true, nil
+}
