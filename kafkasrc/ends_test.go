@@ -86,8 +86,9 @@ func TestAnEndIsReachedThroughMarkersAndAbortedRecords(t *testing.T) {
 	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
 	produce(t, plain, b.rec(0, "p", "a"))
 	transaction(t, tx, kgo.TryAbort, b.rec(0, "x", "no"), b.rec(0, "x", "no")) // 1 and 2, the marker is 3
-	produce(t, plain, b.rec(0, "p", "b"))                                      // 4
-	transaction(t, tx, kgo.TryCommit, b.rec(0, "c", "c"))                      // 5, the marker is 6
+	b.end(t, plain)
+	produce(t, plain, b.rec(0, "p", "b"))                 // 4
+	transaction(t, tx, kgo.TryCommit, b.rec(0, "c", "c")) // 5, the marker is 6
 	require.EqualValues(t, 7, b.end(t, plain))
 	want := []string{"a", "a", "a", "a", "a b", "a b c", "a b c"}
 	for i, w := range want {

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -18,7 +19,15 @@ type reads struct {
 	group string
 	// waiting, when set, is called every stableLong while a stable read waits.
 	waiting func(context.Context)
+	// owned, when set, gives the partitions that are assigned: a topic has at least those.
+	owned func() []element.TopicPartition
 }
+
+// A broker may learn of added partitions after the one that the group's leader asked.
+const (
+	grownPoll  = 20 * time.Millisecond
+	grownGrace = 5 * time.Second
+)
 
 // stableLong is a wait for open transactions that is longer than a commit should take: whoever has them may have died.
 const stableLong = time.Second
@@ -58,9 +67,14 @@ func (r reads) whileWaiting(ctx context.Context) (stop func()) {
 	}
 }
 
-// Topics describes topics as they are now.
+// Topics describes topics as they are now. It waits for a topic that seems to have fewer partitions than are assigned.
 func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.Topic, error) {
 	got, err := kafka.DescribeTopics(ctx, r.cl, names)
+	for start := time.Now(); err == nil && r.outgrown(got) && time.Since(start) < grownGrace; {
+		if err = sleep(ctx, grownPoll); err == nil {
+			got, err = kafka.DescribeTopics(ctx, r.cl, names)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -73,4 +87,15 @@ func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.To
 		out[name] = engine.Topic{ID: t.ID, Partitions: t.Partitions}
 	}
 	return out, nil
+}
+
+// outgrown says that partitions are assigned that the topics do not have yet.
+func (r reads) outgrown(topics map[string]kafka.Topic) bool {
+	if r.owned == nil {
+		return false
+	}
+	return slices.ContainsFunc(r.owned(), func(tp element.TopicPartition) bool {
+		t, asked := topics[tp.Topic]
+		return asked && tp.Partition >= t.Partitions
+	})
 }

@@ -1,12 +1,14 @@
 package processor
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -150,4 +152,16 @@ func TestAStartPositionIsCommittedBeforeTheFirstRecord(t *testing.T) {
 	require.Eventually(t, func() bool { return b.lag("starts") == 0 }, 20*time.Second, 20*time.Millisecond)
 	require.NoError(t, stop())
 	require.Equal(t, upTo(6, 13), b.output(), "from record 6 on, also those with older timestamps")
+}
+
+func TestATopicHasThePartitionsThatAreAssigned(t *testing.T) {
+	b := newBed(t)
+	r := reads{cl: b.cl, group: "none", owned: func() []element.TopicPartition { return []element.TopicPartition{input(1), input(4)} }}
+	time.AfterFunc(200*time.Millisecond, func() {
+		_, err := kadm.NewClient(b.cl).CreatePartitions(context.Background(), 1, inTopic())
+		assert.NoError(t, err)
+	})
+	got, err := r.Topics(t.Context(), []string{inTopic()})
+	require.NoError(t, err)
+	require.EqualValues(t, 5, got[inTopic()].Partitions)
 }

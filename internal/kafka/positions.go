@@ -65,12 +65,12 @@ func positions(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition
 		return out, nil
 	}
 	topics := topicsOf(tps)
-	known, err := DescribeTopics(ctx, cl, topics)
+	known, err := describePartitions(ctx, cl, tps)
 	if err != nil {
 		return nil, err
 	}
 	for _, tp := range tps {
-		if tp.Partition < 0 || tp.Partition >= known[tp.Topic].Partitions {
+		if !has(known, tp) {
 			return nil, fault.Stopf(fault.UnknownTopic, "partition %v does not exist: topic %s has %d partitions", tp, tp.Topic, known[tp.Topic].Partitions)
 		}
 	}
@@ -90,6 +90,25 @@ func positions(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition
 		}
 		wait = min(stableMost, wait*2)
 	}
+}
+
+// describePartitions waits a second for partitions that are not there: not every broker knows at once of those that were
+// added. The result may still lack some.
+func describePartitions(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition) (map[string]Topic, error) {
+	start := time.Now()
+	for {
+		known, err := DescribeTopics(ctx, cl, topicsOf(tps))
+		if err != nil || time.Since(start) > topicGrace || !slices.ContainsFunc(tps, func(tp element.TopicPartition) bool { return !has(known, tp) }) {
+			return known, err
+		}
+		if err := sleep(ctx, topicPoll); err != nil {
+			return nil, fmt.Errorf("waiting for partitions of topics %v: %w", topicsOf(tps), err)
+		}
+	}
+}
+
+func has(known map[string]Topic, tp element.TopicPartition) bool {
+	return tp.Partition >= 0 && tp.Partition < known[tp.Topic].Partitions
 }
 
 func listInto(ctx context.Context, adm *kadm.Client, tps []element.TopicPartition, known map[string]Topic, list lister, out map[element.TopicPartition]element.Position) error {

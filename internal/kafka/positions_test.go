@@ -36,3 +36,27 @@ func TestARecordThatComesDuringASearchByTimeIsNotPassedOver(t *testing.T) {
 	require.True(t, searched.Load())
 	require.EqualValues(t, 1, got[b.tp(0)].Offset)
 }
+
+// What a client learnt a moment ago is of no use when the topic has grown since.
+func TestAddedPartitionsAreSeenAtOnce(t *testing.T) {
+	b := newBed(t, 1)
+	ctx, cl := within(t, 20*time.Second), client(t, b.cfg)
+	grow := func() {
+		_, err := b.Admin().CreatePartitions(ctx, 1, b.in)
+		require.NoError(t, err)
+	}
+	for n := int32(1); n <= 3; n++ {
+		require.Eventually(t, func() bool {
+			got, err := DescribeTopics(ctx, cl, []string{b.in})
+			require.NoError(t, err)
+			return got[b.in].Partitions == n
+		}, metadataMinAge/2, time.Millisecond)
+		grow()
+	}
+	// It was assigned, so it is there, and the broker that is asked will know.
+	later := time.AfterFunc(200*time.Millisecond, grow)
+	defer later.Stop()
+	got, err := StartOffsets(ctx, cl, []element.TopicPartition{b.tp(4)})
+	require.NoError(t, err)
+	require.EqualValues(t, 5, got[b.tp(4)].PartitionCount)
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -28,6 +29,7 @@ type Topic struct {
 const (
 	// A topic that was just created is not known to every broker at once, and its id comes later than its name.
 	topicGrace = time.Second
+	madeGrace  = 15 * time.Second // of a topic that is known to be there, as it was made or found a moment ago
 	idGrace    = 10 * time.Second
 	topicPoll  = 50 * time.Millisecond
 )
@@ -36,13 +38,16 @@ const (
 // appear late) and up to ten for an id. All that are missing are named in one error of code UnknownTopic; a refused
 // one gives Denied.
 func DescribeTopics(ctx context.Context, cl *kgo.Client, names []string) (map[string]Topic, error) {
+	return describeTopics(ctx, cl, names, topicGrace)
+}
+
+func describeTopics(ctx context.Context, cl *kgo.Client, names []string, grace time.Duration) (map[string]Topic, error) {
 	if len(names) == 0 {
 		return map[string]Topic{}, nil
 	}
-	adm := kadm.NewClient(cl)
 	start := time.Now()
 	for {
-		listed, err := adm.ListTopics(ctx, names...)
+		listed, err := freshMetadata(ctx, cl, names)
 		if err != nil {
 			return nil, Classify(err, "read the metadata of topics %v", names)
 		}
@@ -54,10 +59,10 @@ func DescribeTopics(ctx context.Context, cl *kgo.Client, names []string) (map[st
 			return found, nil
 		}
 		waited := time.Since(start)
-		if len(missing) > 0 && waited > topicGrace {
+		if len(missing) > 0 && waited > grace {
 			return nil, unknownTopics(missing)
 		}
-		if waited > idGrace {
+		if len(missing) == 0 && waited > max(grace, idGrace) {
 			return nil, fault.Restartf(fault.UnknownTopic, "topics %v have no id or no partition yet after %v", waiting, idGrace)
 		}
 		if err := sleep(ctx, topicPoll); err != nil {
@@ -66,20 +71,43 @@ func DescribeTopics(ctx context.Context, cl *kgo.Client, names []string) (map[st
 	}
 }
 
+// freshMetadata asks the cluster. kadm would take what the client has learnt a moment ago, and with that a topic that has
+// grown meanwhile has fewer partitions than are assigned.
+func freshMetadata(ctx context.Context, cl *kgo.Client, names []string) (map[string]kmsg.MetadataResponseTopic, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range names {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = &name
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := cl.RequestCachedMetadata(ctx, req, 1)
+	if err != nil {
+		return nil, err
+	}
+	listed := make(map[string]kmsg.MetadataResponseTopic, len(resp.Topics))
+	for _, t := range resp.Topics {
+		if t.Topic != nil {
+			listed[*t.Topic] = t
+		}
+	}
+	return listed, nil
+}
+
 // sortTopics splits what metadata said into topics that are complete, missing, and there but not complete yet.
-func sortTopics(names []string, listed kadm.TopicDetails) (found map[string]Topic, missing, waiting []string, err error) {
+func sortTopics(names []string, listed map[string]kmsg.MetadataResponseTopic) (found map[string]Topic, missing, waiting []string, err error) {
 	found = make(map[string]Topic, len(names))
 	for _, name := range names {
 		d, ok := listed[name]
+		derr := kerr.ErrorForCode(d.ErrorCode)
 		switch {
-		case !ok, errors.Is(d.Err, kerr.UnknownTopicOrPartition):
+		case !ok, errors.Is(derr, kerr.UnknownTopicOrPartition):
 			missing = append(missing, name)
-		case d.Err != nil && !kerr.IsRetriable(d.Err):
-			return nil, nil, nil, Classify(d.Err, "read the metadata of topic %s", name)
-		case d.Err != nil, element.TopicID(d.ID).IsZero(), len(d.Partitions) == 0:
+		case derr != nil && !kerr.IsRetriable(derr):
+			return nil, nil, nil, Classify(derr, "read the metadata of topic %s", name)
+		case derr != nil, element.TopicID(d.TopicID).IsZero(), len(d.Partitions) == 0:
 			waiting = append(waiting, name)
 		default:
-			found[name] = Topic{Name: name, ID: element.TopicID(d.ID), Partitions: int32(len(d.Partitions))}
+			found[name] = Topic{Name: name, ID: element.TopicID(d.TopicID), Partitions: int32(len(d.Partitions))}
 		}
 	}
 	return found, missing, waiting, nil
@@ -95,13 +123,14 @@ func unknownTopics(missing []string) error {
 }
 
 // EnsureTopic creates a topic with the broker's default replication unless it is there, and gives its id. A topic
-// that exists is left as it is, whatever its partitions and configuration are.
+// that exists is left as it is, whatever its partitions and configuration are. The brokers get 15 s to list what was made
+// or found; later the error is one that a new attempt may cure.
 func EnsureTopic(ctx context.Context, cl *kgo.Client, name string, partitions int32, config map[string]*string) (element.TopicID, error) {
 	_, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, -1, config, name)
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		// Who may not create may still use what is there.
 		if !errors.Is(err, kerr.ClusterAuthorizationFailed) && !errors.Is(err, kerr.TopicAuthorizationFailed) {
-			return element.TopicID{}, Classify(err, "create topic %s", name)
+			return element.TopicID{}, classifyCreate(err, name)
 		}
 		t, derr := DescribeTopics(ctx, cl, []string{name})
 		if derr != nil {
@@ -109,11 +138,27 @@ func EnsureTopic(ctx context.Context, cl *kgo.Client, name string, partitions in
 		}
 		return t[name].ID, nil
 	}
-	t, err := DescribeTopics(ctx, cl, []string{name})
+	t, err := describeTopics(ctx, cl, []string{name}, madeGrace)
+	if fault.CodeOf(err) == fault.UnknownTopic {
+		return element.TopicID{}, fault.Restartf(fault.UnknownTopic, "topic %s was made or found a moment ago, and the brokers do not list it yet: %w", name, err)
+	}
 	if err != nil {
 		return element.TopicID{}, err
 	}
 	return t[name].ID, nil
+}
+
+// classifyCreate classes the refusal of a new topic: what the cluster will never take ends the process.
+func classifyCreate(err error, name string) error {
+	switch {
+	case errors.Is(err, kerr.InvalidTopicException):
+		return fault.Stopf(fault.BadFile, "create topic %s: the cluster refuses the name. Another topic may have a name that differs only in '.' and '_', as that of an application with such a name does: rename one of the two: %w", name, err)
+	case errors.Is(err, kerr.PolicyViolation):
+		return fault.Stopf(fault.Denied, "create topic %s: the cluster's policy for new topics refuses it; create it by hand: %w", name, err)
+	case errors.Is(err, kerr.InvalidConfig):
+		return fault.Stopf(fault.Denied, "create topic %s: the cluster refuses its configuration; create it by hand: %w", name, err)
+	}
+	return Classify(err, "create topic %s", name)
 }
 
 // sleep waits for d or until ctx ends.
@@ -128,19 +173,44 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// MaxMessageBytes gives the largest batch that topics take, of those whose configuration can be read.
+const (
+	defaultMaxRequest = 100 << 20 // socket.request.max.bytes of a broker that does not tell
+	requestOverhead   = 4 << 10   // of a produce request with a single batch: names, ids and lengths
+)
+
+// MaxMessageBytes gives the largest batch in bytes that topics take (max.message.bytes, as far as it fits into a request of
+// the brokers' socket.request.max.bytes), of those topics whose configuration can be read.
 func MaxMessageBytes(ctx context.Context, cl *kgo.Client, names []string) (map[string]int32, error) {
 	configs, err := kadm.NewClient(cl).DescribeTopicConfigs(ctx, names...)
 	if err != nil {
 		return nil, Classify(err, "read the configuration of topics %v", names)
 	}
+	bound := maxRequest(ctx, cl) - requestOverhead
 	most := map[string]int32{}
 	for _, c := range configs {
 		for _, entry := range c.Configs {
 			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == "max.message.bytes" && err == nil {
-				most[c.Name] = int32(n)
+				most[c.Name] = int32(min(n, bound))
 			}
 		}
 	}
 	return most, nil
+}
+
+// maxRequest gives the least socket.request.max.bytes of the brokers that tell it.
+func maxRequest(ctx context.Context, cl *kgo.Client) int64 {
+	adm, least := kadm.NewClient(cl), int64(defaultMaxRequest)
+	meta, err := adm.BrokerMetadata(ctx)
+	if err != nil {
+		return least
+	}
+	configs, _ := adm.DescribeBrokerConfigs(ctx, meta.Brokers.NodeIDs()...)
+	for _, c := range configs {
+		for _, entry := range c.Configs {
+			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == "socket.request.max.bytes" && err == nil && n > requestOverhead {
+				least = min(least, n)
+			}
+		}
+	}
+	return least
 }
