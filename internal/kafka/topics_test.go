@@ -1,0 +1,47 @@
+package kafka
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// A topic that was just made is listed late by brokers that are busy.
+func TestEnsureTopicWaitsUntilTheBrokersListWhatItMade(t *testing.T) {
+	b, fake := fakeBed(t, 0, "metadata without a topic that is there")
+	cl, topic := client(t, b.cfg), b.Name("late")
+	late := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: topic, Err: kerr.UnknownTopicOrPartition, Count: -1})
+	defer time.AfterFunc(2*topicGrace, late.Remove).Stop()
+	id, err := EnsureTopic(within(t, 10*time.Second), cl, topic, 1, nil)
+	require.NoError(t, err)
+	require.False(t, id.IsZero())
+}
+
+// Brokers refuse two topics whose names differ in '.' and '_' only, since their metrics would have one name. No new attempt
+// cures that.
+func TestEnsureTopicNamesACollision(t *testing.T) {
+	b := newBed(t, 0)
+	cl := client(t, b.cfg)
+	ctx := within(t, 10*time.Second)
+	_, err := EnsureTopic(ctx, cl, b.Name("a.x"), 1, nil)
+	require.NoError(t, err)
+	_, err = EnsureTopic(ctx, cl, b.Name("a_x"), 1, nil)
+	require.ErrorContains(t, err, b.Name("a_x"))
+	require.ErrorContains(t, err, "differs only in '.' and '_'")
+	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+	require.Equal(t, fault.BadFile, fault.CodeOf(err))
+}
+
+func TestMaxMessageBytesFitsIntoARequest(t *testing.T) {
+	b, _ := fakeBed(t, 0, "a broker with another socket.request.max.bytes", kfake.BrokerConfigs(map[string]string{"socket.request.max.bytes": "2000000"}))
+	small, large := b.Topic("small", 1, map[string]*string{"max.message.bytes": kmsg.StringPtr("1000")}), b.Topic("large", 1, map[string]*string{"max.message.bytes": kmsg.StringPtr("3000000")})
+	most, err := MaxMessageBytes(within(t, 10*time.Second), client(t, b.cfg), []string{small, large})
+	require.NoError(t, err)
+	require.Equal(t, map[string]int32{small: 1000, large: 2_000_000 - requestOverhead}, most)
+}
