@@ -23,7 +23,6 @@ type graph struct {
 	order  []*graphTask
 	queues []*graphQueue
 	out    map[string][]element.Record // by sink
-	err    error
 }
 
 // graphTask is a task with its environment.
