@@ -104,7 +104,8 @@ type node struct {
 	// that they are in several codecs.
 	keyCodec, valueCodec string
 
-	topic string // sources and sinks
+	topic   string // sources and sinks; "" for a source whose topics are not known yet
+	pattern string // sources: what topic was matched by, or topics are to be
 	sourceConfig
 	sinkConfig
 	exchangeConfig
@@ -118,6 +119,8 @@ type node struct {
 	// node's output type, and so is what compile returns of its input type. For a source it is a root. For an exchange it
 	// is the sending side, which has no kids in its stage.
 	compile func(c *compiler, n *node, down []any) (any, error)
+	// asMerge is compile for a source with a pattern that is made a merge of one source per topic.
+	asMerge func(c *compiler, n *node, down []any) (any, error)
 	// compileRoot makes the receiving side of an exchange, a root.
 	compileRoot func(c *compiler, n *node, down []any) (any, error)
 }
@@ -145,7 +148,14 @@ func (k kind) group() string {
 //
 // A record whose value is null is not decoded: it travels as a tombstone. A null key is not decoded either.
 func FromTopic[K, V any](b *Builder, name, topic string, k serde.Serde[K], v serde.Serde[V], opts ...SourceOption) Stream[K, V] {
-	n := &node{kind: kindSource, name: name, topic: topic}
+	n := newSource(b, name, k, v, opts)
+	n.topic = topic
+	return Stream[K, V]{b: b, n: n}
+}
+
+// newSource makes a source that reads nothing yet.
+func newSource[K, V any](b *Builder, name string, k serde.Serde[K], v serde.Serde[V], opts []SourceOption) *node {
+	n := &node{kind: kindSource, name: name}
 	n.root, n.keySerde = n, k
 	for _, o := range opts {
 		o(&n.sourceConfig)
@@ -157,7 +167,7 @@ func FromTopic[K, V any](b *Builder, name, topic string, k serde.Serde[K], v ser
 	}
 	b.sources = append(b.sources, n)
 	b.nodes = append(b.nodes, n)
-	return Stream[K, V]{b: b, n: n}
+	return n
 }
 
 // ToTopic writes a stream to a topic. name is the name of the sink.

@@ -73,7 +73,7 @@ func (n *node) details() []string {
 	var d []string
 	switch n.kind {
 	case kindSource:
-		d = append(d, "topic "+n.topic, "key "+n.keyCodec, "value "+n.valueCodec, "start "+n.start.String())
+		d = append(d, "topic "+n.reads(), "key "+n.keyCodec, "value "+n.valueCodec, "start "+n.start.String())
 		if n.end.Bounded() {
 			d = append(d, "end "+n.end.String())
 		}
@@ -184,7 +184,7 @@ func (p *Plan) draw() drawing {
 	walk = func(id string, n *node) {
 		switch n.kind {
 		case kindSource:
-			d.edges = append(d.edges, edge{from: topic(n.topic), to: id})
+			d.edges = append(d.edges, edge{from: topic(n.reads()), to: id})
 		case kindSink:
 			d.edges = append(d.edges, edge{from: id, to: topic(n.topic)})
 		}

@@ -37,12 +37,15 @@ type Plan struct {
 	// Stages are what tasks run: sources first, then exchanges.
 	Stages []StagePlan
 
-	roots []*node // of the stages
+	roots   []*node  // of the stages
+	pending *Builder // a copy of the graph while topics of sources are not known; nil otherwise
 }
 
 // SourcePlan is one source: a task per partition of its topic.
 type SourcePlan struct {
-	Name, Topic          string
+	Name, Topic string
+	// Pattern is what the topic was matched by, "" for a topic that was named. While Topic is "" it is not resolved.
+	Pattern              string
 	Start                Start
 	OnMissing            Missing
 	End                  End
@@ -100,6 +103,9 @@ func (b *Builder) Plan() (*Plan, error) {
 		p.add(n)
 	}
 	p.addStages(nodes)
+	if slices.ContainsFunc(b.sources, (*node).unresolved) {
+		p.pending = b.twin()
+	}
 	return p, nil
 }
 
@@ -116,7 +122,7 @@ func (p *Plan) add(n *node) {
 	switch n.kind {
 	case kindSource:
 		p.Sources = append(p.Sources, SourcePlan{
-			Name: n.name, Topic: n.topic, Start: n.start, OnMissing: n.onMissing, End: n.end, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
+			Name: n.name, Topic: n.topic, Pattern: n.pattern, Start: n.start, OnMissing: n.onMissing, End: n.end, KeyCodec: n.keyCodec, ValueCodec: n.valueCodec,
 			OnDecodeError: n.onDecode, OnError: n.onError,
 		})
 	case kindSink:
@@ -214,6 +220,9 @@ func (b *Builder) checkNames(note noteFunc) {
 func (b *Builder) checkTopics(note noteFunc) {
 	read := map[string]*node{}
 	for _, n := range b.sources {
+		if n.unresolved() {
+			continue
+		}
 		if first := read[n.topic]; first != nil {
 			note(n.kind, n.name, "topic %q is already read by source %q; let several steps consume that source", n.topic, first.name)
 			continue
@@ -221,7 +230,7 @@ func (b *Builder) checkTopics(note noteFunc) {
 		read[n.topic] = n
 	}
 	for _, n := range b.nodes {
-		if n.kind != kindSource && n.kind != kindSink {
+		if n.kind != kindSource && n.kind != kindSink || n.unresolved() {
 			continue
 		}
 		if !validTopic(n.topic) {

@@ -168,6 +168,7 @@ func (b *Builder) checkStages(note noteFunc) {
 			note(root.kind, root.name, "no stream is fed back: From was not called with a stream of this topology")
 		}
 	}
+	b.checkPatterns(reach, note)
 	for _, n := range b.nodes {
 		if len(n.states) == 0 {
 			continue
