@@ -84,7 +84,6 @@
 //	builder.go       Builder, Stream, options; the nodes of the graph; FromTopic, ToTopic
 //	start.go, end.go Start, End, Missing: where sources begin and end, and what they do when their position is gone
 //	topics.go        sources of several topics, by list and by pattern
-//	start.go         where a source begins
 //	steps.go         Filter, Map, FilterRec, MapRec and their operators
 //	aggregate.go     Aggregate, AggregateRec
 //	encoded.go       AggregateEncoded: accumulators in encoded form, and its operator
