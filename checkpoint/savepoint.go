@@ -25,6 +25,25 @@ func (c *Coordinator) RequestSavepoint(now time.Duration, id string) []Action {
 	return c.leave()
 }
 
+// RequestFinal is RequestCheckpoint for Final, with savepoints that are to be cut there and not before: nothing lies between
+// them and the end. A final checkpoint is taken for them also when nothing has moved.
+func (c *Coordinator) RequestFinal(now time.Duration, ids ...string) []Action {
+	c.enter(now)
+	for _, id := range ids {
+		switch {
+		case c.dead || slices.Contains(c.Unserved(), id):
+		case len(c.savepoints) >= MaxSavepoints:
+			c.emit(Refused{Savepoint: id})
+		default:
+			c.savepoints = append(c.savepoints, id)
+		}
+	}
+	if !c.dead {
+		c.draining = true
+	}
+	return c.leave()
+}
+
 // Unserved gives the requests for a savepoint that no completed checkpoint has served, in the order of the requests. After
 // the end of the coordinator nobody will: the driver reports them as failed.
 func (c *Coordinator) Unserved() []string {

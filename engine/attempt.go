@@ -83,6 +83,7 @@ type owned struct {
 // taskStats are counters that other goroutines read.
 type taskStats struct {
 	records, emitted, skipped atomic.Int64
+	uncommitted               atomic.Int64 // bytes of state
 }
 
 // run is the attempt's life. It returns errStopped after a graceful stop.

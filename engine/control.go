@@ -50,7 +50,9 @@ type TaskStatus struct {
 	Records, Emitted, Skipped int64
 	// StateBytes is what its state is stored in.
 	StateBytes int64
-	Ended      bool // its input has ended
+	// Uncommitted is the size in bytes of the state that has changed since the last commit, as of the last batch.
+	Uncommitted int64
+	Ended       bool // its input has ended
 }
 
 // life is the part of a status that outlives attempts. It is replaced as a whole.
@@ -76,7 +78,7 @@ func (r *Runner) Status(ctx context.Context) (Status, error) {
 		s.Checkpoints, s.Last = a.co.Stats(), a.last
 		for _, id := range a.order {
 			t := a.tasks[id]
-			ts := TaskStatus{ID: id, Records: t.stats.records.Load(), Emitted: t.stats.emitted.Load(), Skipped: t.stats.skipped.Load(), StateBytes: t.committed.RunBytes(), Ended: t.over}
+			ts := TaskStatus{ID: id, Records: t.stats.records.Load(), Emitted: t.stats.emitted.Load(), Skipped: t.stats.skipped.Load(), StateBytes: t.committed.RunBytes(), Uncommitted: t.stats.uncommitted.Load(), Ended: t.over}
 			if len(t.committed.Positions) > 0 {
 				ts.Position = t.committed.Positions[0]
 			}
@@ -121,6 +123,7 @@ type request struct {
 	after     element.CheckpointID // the newest one in flight when it was asked for
 	savepoint string               // its name; "" = a checkpoint is enough
 	dir       string
+	final     bool        // it is to be cut at the last checkpoint of a graceful stop
 	reply     chan answer // capacity 1
 }
 
@@ -143,14 +146,37 @@ func (r *Runner) Savepoint(ctx context.Context, dir string) (snapshot.SavepointR
 	return ans.savepoint, err
 }
 
+// SavepointAtStop asks for a savepoint that is cut when the runner is told to stop, behind the last record that it processes.
+// wait gives it; to stop is up to the caller.
+func (r *Runner) SavepointAtStop(ctx context.Context, dir string) (wait func(context.Context) (snapshot.SavepointRef, error), err error) {
+	q := &request{savepoint: fmt.Sprintf("s%d", r.requests.Add(1)), dir: dir, final: true}
+	if err := r.place(ctx, q); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (snapshot.SavepointRef, error) {
+		ans, err := q.await(ctx)
+		return ans.savepoint, err
+	}, nil
+}
+
 func (r *Runner) request(ctx context.Context, q *request) (answer, error) {
-	q.reply = make(chan answer, 1)
-	if err := r.ask(ctx, func(a *attempt) error { return a.take(q) }); err != nil {
-		if errors.Is(err, errNoAttempt) {
-			err = fault.Restartf(fault.Failed, "nothing is being processed at the moment: %w", err)
-		}
+	if err := r.place(ctx, q); err != nil {
 		return answer{}, err
 	}
+	return q.await(ctx)
+}
+
+// place hands a request to the attempt that runs.
+func (r *Runner) place(ctx context.Context, q *request) error {
+	q.reply = make(chan answer, 1)
+	err := r.ask(ctx, func(a *attempt) error { return a.take(q) })
+	if errors.Is(err, errNoAttempt) {
+		return fault.Restartf(fault.NotRunning, "nothing is being processed at the moment")
+	}
+	return err
+}
+
+func (q *request) await(ctx context.Context) (answer, error) {
 	select {
 	case ans := <-q.reply:
 		return ans, ans.err
@@ -162,17 +188,31 @@ func (r *Runner) request(ctx context.Context, q *request) (answer, error) {
 // take begins to serve a request. The loop calls it.
 func (a *attempt) take(q *request) error {
 	if a.co.Dead() || a.stop.Err() != nil {
-		q.reply <- answer{err: fault.Restartf(fault.Failed, "the service is stopping")}
+		q.reply <- answer{err: fault.Restartf(fault.NotRunning, "the service is stopping")}
 		return nil
 	}
 	if n := len(a.pending); n > 0 {
 		q.after = a.pending[n-1].name.ID
 	}
 	a.requests = append(a.requests, q)
-	if q.savepoint != "" {
+	switch {
+	case q.final:
+		return nil
+	case q.savepoint != "":
 		return a.execute(a.co.RequestSavepoint(a.now(), q.savepoint))
 	}
 	return a.execute(a.co.RequestCheckpoint(a.now(), checkpoint.Manual))
+}
+
+// final asks for the last checkpoint, and for the savepoints that are to be cut there.
+func (a *attempt) final() []checkpoint.Action {
+	var savepoints []string
+	for _, q := range a.requests {
+		if q.final {
+			savepoints = append(savepoints, q.savepoint)
+		}
+	}
+	return a.co.RequestFinal(a.now(), savepoints...)
 }
 
 // serve answers the requests that match, and forgets them.

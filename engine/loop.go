@@ -117,7 +117,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		a.onMerged(e)
 		return nil, nil
 	case evDrained:
-		return a.co.RequestCheckpoint(now, checkpoint.Final), nil
+		return a.final(), nil
 	case evJoined:
 		return nil, a.onJoined(e.err)
 	case evRevoke:

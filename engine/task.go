@@ -251,6 +251,7 @@ func (t *task) movedNow() {
 // checkLimit asks for a checkpoint when much is uncommitted, and holds the sources when it is too much.
 func (t *task) checkLimit() {
 	n := t.state.UncommittedBytes()
+	t.stats.uncommitted.Store(n)
 	if !t.asked && n > t.limit.Load() {
 		t.asked = true
 		t.report(event{kind: evEarly, task: t.id})
@@ -263,7 +264,9 @@ func (t *task) checkLimit() {
 
 // relieve lets the sources go on when a commit has made room.
 func (t *task) relieve() {
-	if t.heavy && t.state.UncommittedBytes() <= 2*t.limit.Load() {
+	n := t.state.UncommittedBytes()
+	t.stats.uncommitted.Store(n)
+	if t.heavy && n <= 2*t.limit.Load() {
 		t.heavy = false
 		t.brake.release()
 	}

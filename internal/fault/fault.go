@@ -58,6 +58,9 @@ const (
 	BadRecord          Code = 30 // a record could not be processed and the policy is fail
 	Fenced             Code = 40 // another process uses the same instance id
 	Unfinished         Code = 42 // told to stop, and a last checkpoint was not possible
+	NotRunning         Code = 43 // a command reached no instance, not all of them, or one that cannot do it at the moment
+	AdminListen        Code = 44 // the address of the admin listener cannot be had
+	GroupActive        Code = 45 // the group has members, and what was asked for needs one without
 )
 
 // Error carries a class and a code beside the message.
