@@ -30,7 +30,7 @@
 //
 // Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
 // instance id), log.go (what is logged), offsets.go (reads of positions), starts.go and ends.go (start and end positions), members.go (who is in the group), gone.go
-// and cleangone.go (transactions and files of instances that are gone), local.go (keeper of the local copy: life and
+// and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
 // newest root).
 package processor

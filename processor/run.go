@@ -118,16 +118,24 @@ func (s *service) openIdentity(context.Context) error {
 }
 
 func (s *service) openCluster(ctx context.Context) error {
-	var err error
+	if err := s.probe(ctx); err != nil {
+		return err
+	}
+	return s.resolvePatterns(ctx)
+}
+
+func (s *service) probe(ctx context.Context) (err error) {
 	s.cluster, err = kafka.Probe(ctx, s.kafka(), kafka.Need{Topics: s.topics(), TransactionTimeout: s.cfg.TransactionTimeout})
 	return err
 }
 
-// topics lists the topics of sources and sinks.
+// topics lists the topics of sources and sinks, those that are known.
 func (s *service) topics() []string {
 	var names []string
 	for _, src := range s.plan.Sources {
-		names = append(names, src.Topic)
+		if src.Topic != "" {
+			names = append(names, src.Topic)
+		}
 	}
 	for _, out := range s.plan.Sinks {
 		names = append(names, out.Topic)
@@ -188,6 +196,7 @@ func (s *service) openKafka(ctx context.Context) error {
 		return err
 	}
 	s.onClose(func() error { s.group.Close(); return nil })
+	s.reads.owned = func() []element.TopicPartition { return s.group.Current().Partitions }
 	return nil
 }
 

@@ -214,3 +214,12 @@ func maxRequest(ctx context.Context, cl *kgo.Client) int64 {
 	}
 	return least
 }
+
+// TopicNames gives the names of all topics that this client may see, sorted, without internal ones.
+func TopicNames(ctx context.Context, cl *kgo.Client) ([]string, error) {
+	listed, err := kadm.NewClient(cl).ListTopics(ctx) // without internal ones
+	if err != nil {
+		return nil, Classify(err, "list the topics of the cluster")
+	}
+	return listed.Names(), nil
+}

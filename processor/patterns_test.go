@@ -1,0 +1,58 @@
+package processor
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/topology"
+)
+
+// One pattern, whose topics are all inputs of the test's suffix; a topic that comes while it runs is taken in at the next
+// start, and what was read of the others stays read.
+func TestTopicsThatMatchAreRead(t *testing.T) {
+	b := newBed(t)
+	adm := kadm.NewClient(b.cl)
+	b.groups["patterns"] = true
+	var made []string
+	topic := func(name string, value int) {
+		name += inTopic()
+		_, err := adm.CreateTopic(t.Context(), 1, 1, nil, name)
+		require.NoError(t, err)
+		made = append(made, name)
+		r := &kgo.Record{Topic: name, Key: []byte("k"), Value: binary.BigEndian.AppendUint64(nil, uint64(value))}
+		require.NoError(t, b.cl.ProduceSync(t.Context(), r).FirstErr())
+	}
+	t.Cleanup(func() { _, _ = adm.DeleteTopics(t.Context(), made...) })
+	plan := func() *topology.Plan {
+		tb := topology.New("patterns")
+		in := topology.FromPattern(tb, "in", `(eu|us|ap)-?`+inTopic(), serde.Bytes(), serde.Bytes())
+		topology.ToTopic(in, "out", outTopic(), serde.Bytes(), serde.Bytes())
+		p, err := tb.Plan()
+		require.NoError(t, err)
+		return p
+	}
+	err := Run(t.Context(), plan(), b.config())
+	require.ErrorContains(t, err, "no topic matches")
+	require.Equal(t, int(fault.UnknownTopic), ExitCode(err))
+
+	topic("eu", 1)
+	topic("us-", 2)
+	topic("other", 99)
+	reads := func(want ...int) {
+		stop := b.start(plan(), b.config())
+		require.Eventually(t, func() bool { return len(b.output()) == len(want) }, 20*time.Second, 20*time.Millisecond)
+		topic("ap"+string(rune('0'+len(want))), 98) // matches nothing
+		require.NoError(t, stop())
+		require.Equal(t, want, b.output())
+	}
+	reads(1, 2)
+	topic("ap", 3)
+	reads(1, 2, 3)
+}
