@@ -154,8 +154,10 @@ func (x exchangeSettings) linger() func(k []byte, v int64) int64 {
 }
 
 // countByGroup has one exchange.
-func countByGroup(b *topology.Builder, in, out string) {
-	countGroups(topology.FromTopic(b, "in", in, serde.Bytes(), serde.Int64()), exchangeJob(), out)
+func countByGroup(b *topology.Builder, in, out string) { countByGroupWith(b, in, out, exchangeJob()) }
+
+func countByGroupWith(b *topology.Builder, in, out string, x exchangeSettings) {
+	countGroups(topology.FromTopic(b, "in", in, serde.Bytes(), serde.Int64()), x, out)
 }
 
 // countOfTwo has two inputs that meet before the exchange.

@@ -113,7 +113,7 @@ func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
 	last.Slow = 0
 	lastKill := time.Now()
 	job := e.start(last)
-	e.allDone(job)
+	e.allDone(job, records)
 	t.Logf("%d records, %d kills, %d of them in a transaction; caught up %v after the last kill", records, kills, caught, time.Since(lastKill).Round(time.Millisecond))
 	e.nothingOpen(job, lastKill.Add(2*transactionTimeout))
 	e.counted(records)

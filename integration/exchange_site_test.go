@@ -105,13 +105,15 @@ func (e *exchangeSite) done() (sum int64) {
 	return sum
 }
 
-// allDone waits until everything in the inputs is committed.
-func (e *exchangeSite) allDone(job *process) {
+// allDone waits until everything in the inputs is committed, and the output of all n tickets with it: a checkpoint that is
+// not aligned commits offsets of records that are still on their way.
+func (e *exchangeSite) allDone(job *process, n int) {
 	e.t.Helper()
 	job.until(time.Minute, func() bool {
 		all, behind := e.offsets()
 		return behind == 0 && len(all) == len(e.inputs)*int(e.parts)
 	}, "the group's lag is not 0")
+	job.until(time.Minute, func() bool { return len(e.read(e.out)) >= n }, "fewer than %d outputs", n)
 }
 
 // flowTickets writes tickets at a steady rate until stop is closed.

@@ -58,7 +58,7 @@ func exchangeTakeover(e *exchangeSite, mode exchangeMode, rounds int) {
 	close(stop)
 	f := <-flowed
 	require.NoError(t, f.err)
-	e.allDone(works)
+	e.allDone(works, f.n)
 	e.counted(f.n)
 	waits.stop()
 	works.stop()
@@ -106,7 +106,7 @@ func localCopiesOfSubtasks(e *exchangeSite, mode exchangeMode) {
 		job := e.start(x)
 		e.tickets(n, some)
 		n += some
-		e.allDone(job)
+		e.allDone(job, n)
 		restored := restoredSubtask.FindAllStringSubmatch(job.stderr.String(), -1)
 		if life.local == "none" {
 			require.Empty(t, restored)

@@ -21,6 +21,7 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/processor"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
 // inside is a service that runs in the test's own process, so that the test can get between its parts.
@@ -43,8 +44,13 @@ func (s *site) inside(file string, change func(*processor.Config)) *inside {
 	s.t.Helper()
 	svc, problems := config.Load(file, nil, nil)
 	require.NoError(s.t, problems.Err())
+	return s.insideJob(svc.Plan, svc.Processor(), change)
+}
+
+// insideJob runs a plan in this process. change may be nil.
+func (s *site) insideJob(plan *topology.Plan, cfg processor.Config, change func(*processor.Config)) *inside {
+	s.t.Helper()
 	in := &inside{s: s, done: make(chan struct{}), triggered: map[element.CheckpointID]bool{}}
-	cfg := svc.Processor()
 	cfg.Logger = slog.New(slog.NewTextHandler(&in.log, nil))
 	cfg.Listener = engine.Listener{
 		CheckpointTriggered: func(id element.CheckpointID) { in.note(func() { in.triggered[id] = true }) },
@@ -66,7 +72,7 @@ func (s *site) inside(file string, change func(*processor.Config)) *inside {
 	ctx, in.cancel = context.WithCancel(context.Background())
 	go func() {
 		defer close(in.done)
-		in.err = processor.Run(ctx, svc.Plan, cfg)
+		in.err = processor.Run(ctx, plan, cfg)
 	}()
 	s.t.Cleanup(func() {
 		in.cancel()

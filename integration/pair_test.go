@@ -39,7 +39,8 @@ type pairPlan struct {
 func (p *pair) start(i int, armed string) {
 	name := string(rune('a' + i))
 	p.jobs[i] = startProcess(p.t, armedBinary(p.t), []string{"run", p.file, "--log-format", "text", "--set", "instance.id=" + p.app + "-" + name,
-		"--set", "data-dir=" + filepath.Join(p.dir, name), "--set", "state.checkpoints.dir=" + p.checkpoints()}, "FAILPOINT="+armed)
+		"--set", "data-dir=" + filepath.Join(p.dir, name), "--set", "state.checkpoints.dir=" + p.checkpoints(),
+		"--set", "state.backend.fs.memory-threshold=0"}, "FAILPOINT="+armed) // or there is no file of a merged run
 }
 
 // works waits until an instance processes, beside the other one or alone.

@@ -97,8 +97,10 @@ func (s *site) leftOver(repo *snapshot.Repository) (left []string) {
 	s.t.Helper()
 	newest := s.newest()
 	known, roots := map[string]bool{}, map[string]int{} // roots by instance
+	visited := map[string]bool{}
 	for ref := range newest {
-		for ref := &ref; ref != nil && !known[ref.Path]; {
+		for ref := &ref; ref != nil && !visited[ref.Path]; { // a run may lie in a root, so that its file is known before
+			visited[ref.Path] = true
 			root, err := repo.ReadRoot(s.ctx, *ref)
 			if err != nil {
 				break // a predecessor that was cleaned away
