@@ -33,6 +33,6 @@
 //
 // Files: ports.go (what is needed from outside), runner.go (attempts and restarts), attempt.go (an attempt's life),
 // intake.go, restore.go, recover.go (from committed offsets to tasks), join.go, leave.go (tasks that come and go), loop.go
-// (the coordinator's driver), workers.go (its actions), merge.go (long chains), task.go (one task), inbox.go and feeder.go (the
+// (the coordinator's driver), workers.go (its actions), merge.go (long chains), task.go (one task), pace.go (how much it does in one turn), inbox.go and feeder.go (the
 // way to a task), backoff.go, events.go, listener.go, config.go.
 package engine

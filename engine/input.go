@@ -20,8 +20,9 @@ type input struct {
 	next     int         // the channel that is looked at first
 	timeout  time.Duration
 
-	// replay is what was in flight when the state was taken. It comes before everything in the channels; until it is worked
-	// off nothing is read from them, so that records of one sender stay in order.
+	// replay is what was in flight when the state was taken, and what is left of a parcel that is too long for one turn. It
+	// comes before everything in the channels; until it is worked off nothing is read from them, so that records of one
+	// sender stay in order. No barrier that was taken lies before any of it.
 	replay []topology.Parcel
 
 	current  gate.Barrier // of the newest checkpoint that a barrier came of
@@ -107,15 +108,21 @@ func (in *input) passage(t *task, i int, p passage) error {
 }
 
 func (in *input) receive(t *task, p topology.Parcel) error {
+	if most := t.pace.most(); p.Len() > most {
+		if pieces := in.pieces(t, p, most); len(pieces) > 0 {
+			p, in.replay = pieces[0], append(pieces[1:], in.replay...)
+		}
+	}
 	t.movedNow()
-	n := int64(p.Len())
+	n, began := p.Len(), time.Now()
 	if err := t.chain.Receive(p); err != nil {
 		return err
 	}
+	t.pace.note(n, time.Since(began))
 	if err := t.state.Err(); err != nil {
 		return fmt.Errorf("task %s: %w", t.id, err)
 	}
-	t.stats.records.Add(n)
+	t.stats.records.Add(int64(n))
 	t.checkLimit()
 	return nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// sliceRecords is how many records of a delivery a task with exchanges behind it processes before it looks for barriers
-// and for room again.
+// sliceRecords is how many records of a delivery a task with exchanges behind it processes at most before it looks for
+// barriers and for room again.
 const sliceRecords = 256
 
 // task is one stage on one partition of a source, or one subtask of an exchange. Everything in it belongs to the goroutine
@@ -43,6 +43,7 @@ type task struct {
 	parallelism  int  // of the exchange
 	feedbackOnly bool // nothing but a feedback edge leads to it
 	outs         outputs
+	pace         pace
 	in           *input // of an exchange's subtask
 	brake        *brake // shared by all tasks of an attempt with exchanges, nil without
 	heavy        bool   // this task holds it
@@ -197,10 +198,10 @@ func (t *task) takeDelivery() (bool, error) {
 		t.rest, t.working = it.delivery, true
 	}
 	part := t.rest
-	if len(part.Records) > sliceRecords {
-		part.Records = part.Records[:sliceRecords]
-		part.Next = part.Records[sliceRecords-1].Offset + 1
-		t.rest.Records = t.rest.Records[sliceRecords:]
+	if n := min(sliceRecords, t.pace.most()); len(part.Records) > n {
+		part.Records = part.Records[:n]
+		part.Next = part.Records[n-1].Offset + 1
+		t.rest.Records = t.rest.Records[n:]
 	} else {
 		t.rest, t.working = element.Delivery{}, false
 	}
@@ -225,9 +226,11 @@ func (t *task) process(d element.Delivery) error {
 		return fmt.Errorf("task %s: delivery up to offset %d, but offset %d is already processed", t.id, d.Next, t.position.Offset)
 	}
 	t.movedNow()
+	began := time.Now()
 	if err := t.chain.Process(d.From, d.Records); err != nil {
 		return err
 	}
+	t.pace.note(len(d.Records), time.Since(began))
 	if err := t.state.Err(); err != nil {
 		return fmt.Errorf("task %s at offset %d: %w", t.id, d.Next, err)
 	}
