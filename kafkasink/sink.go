@@ -40,7 +40,7 @@ type Target struct {
 	Topic string
 	// Partitions is how many the topic has, at least 1.
 	Partitions int32
-	// MaxBytes is what the topic takes (max.message.bytes), before compression; 0 when it is not known.
+	// MaxBytes is the largest batch for the topic, before compression; 0 when it is not known.
 	MaxBytes int32
 	// TopicID is the topic's id when the attempt began; zero when not known.
 	TopicID element.TopicID

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/txn"
 )
 
 // Writer takes the output of one task. Write and Barrier belong to the task's goroutine.
@@ -17,6 +18,7 @@ type Writer struct {
 	sink *Sink
 	task element.TaskID
 	gone atomic.Bool // the task has left; set before what is held is dropped
+	from origins     // of the task's goroutine
 
 	mu     sync.Mutex
 	queues []queue              // under mu: one per barrier that was passed and not released yet; empty = direct
@@ -51,6 +53,7 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 		return err
 	}
 	out, size := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
+	w.from.mark(w.task, recs, out)
 	for w.holding() {
 		if err := w.sink.waitForRoom(ctx, w); err != nil {
 			return err
@@ -66,24 +69,40 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	return nil
 }
 
-// fits refuses a record that its topic does not take, while it is known which input it comes from. What is a few bytes
-// below the limit here, and above it with the rest of its batch's encoding, is refused by the client.
+// fits refuses a record that its topic does not take. What lies within a few bytes of the limit may still be refused by
+// the client or the broker.
 func (w *Writer) fits(t *Target, recs []element.Record) error {
 	if t.MaxBytes <= 0 {
 		return nil
 	}
 	for i := range recs {
-		r := &recs[i]
-		size := len(r.Key) + len(r.Value)
-		for k := range r.Headers {
-			size += len(r.Headers[k].Key) + len(r.Headers[k].Value)
-		}
-		if size > int(t.MaxBytes) {
-			return fault.Stopf(fault.BadRecord, "task %s, offset %d: sink %s: the output has %d bytes, topic %s takes at most %d (max.message.bytes)",
-				w.task, r.Offset, t.Name, size, t.Topic, t.MaxBytes)
+		if size := batchSize(&recs[i]); size > int64(t.MaxBytes) {
+			return fault.Stopf(fault.BadRecord, "task %s, offset %d: sink %s: the output has %d bytes as a batch of its own, before compression; topic %s takes at most %d (max.message.bytes, the brokers' socket.request.max.bytes, and %d here)",
+				w.task, recs[i].Offset, t.Name, size, t.Topic, t.MaxBytes, txn.DefaultMaxBufferedBytes)
 		}
 	}
 	return nil
+}
+
+// batchSize is the size of a batch that holds nothing but r, in bytes on the wire.
+func batchSize(r *element.Record) int64 {
+	const overhead = 61 + // of the batch
+		3 // attributes and the deltas of time and offset, which are 0
+	n := varintSize(len(r.Key)) + varintSize(len(r.Value)) + varintSize(len(r.Headers)) + int64(len(r.Key)+len(r.Value))
+	for i := range r.Headers {
+		h := &r.Headers[i]
+		n += varintSize(len(h.Key)) + varintSize(len(h.Value)) + int64(len(h.Key)+len(h.Value))
+	}
+	return overhead + n + varintSize(int(n)+3)
+}
+
+// varintSize is the size of a length that is written as a zigzag varint.
+func varintSize(n int) int64 {
+	size := int64(1)
+	for v := uint64(n) << 1; v >= 0x80; v >>= 7 {
+		size++
+	}
+	return size
 }
 
 // Barrier says that what follows belongs to the transaction after checkpoint id. The barrier of a checkpoint that was

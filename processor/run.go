@@ -13,7 +13,6 @@ import (
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
-	"github.com/millweir/millweir/kafkasink"
 	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
@@ -64,7 +63,7 @@ type service struct {
 	repo        *snapshot.Repository
 	reads       reads
 	group       *kafkasrc.Group
-	most        map[string]int32 // what output topics take, of those where it is known
+	outputs     outputs
 	manager     *txn.Manager
 	later       goneSearch
 	local       engine.LocalCopy // nil without one
@@ -166,16 +165,9 @@ func (s *service) openKafka(ctx context.Context) error {
 	s.onClose(func() error { cl.Close(); return nil })
 	s.reads = reads{cl: cl, group: s.plan.Application}
 
-	var outputs []string
-	for _, out := range s.plan.Sinks {
-		outputs = append(outputs, out.Topic)
-	}
-	if s.most, err = kafka.MaxMessageBytes(ctx, cl, outputs); err != nil { // it may not be allowed, and is not needed
-		s.log.Warn("the largest message of the output topics is not known, their brokers have to refuse it", "error", err)
-	}
 	s.manager, err = txn.NewManager(txn.Config{
 		Kafka: s.kafka(), Application: s.plan.Application, Instance: s.instance, Group: s.plan.Application,
-		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, TopicMaxBytes: s.most, Patience: s.patience, Logger: s.log, Fence: s.fence,
+		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, TopicMaxBytes: s.outputs.maxBytes, Patience: s.patience, Logger: s.log, Fence: s.fence,
 	})
 	if err != nil {
 		return err
@@ -274,16 +266,4 @@ func (s *service) inputPartitions() int {
 		n += int(s.cluster.Topics[src.Topic].Partitions)
 	}
 	return n
-}
-
-func (s *service) newSink() (engine.Sink, error) {
-	targets := make([]kafkasink.Target, len(s.plan.Sinks))
-	for i, out := range s.plan.Sinks {
-		targets[i] = kafkasink.Target{Name: out.Name, Topic: out.Topic, Partitions: s.cluster.Topics[out.Topic].Partitions, MaxBytes: s.most[out.Topic]}
-	}
-	k, err := kafkasink.New(kafkasink.Config{Transactions: s.manager, Targets: targets, HoldBackLimit: s.cfg.HoldBackLimit, Logger: s.log})
-	if err != nil {
-		return nil, err
-	}
-	return sink{k}, nil
 }

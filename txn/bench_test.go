@@ -9,7 +9,7 @@ import (
 
 // BenchmarkAnswered is the cost of one record's promise.
 func BenchmarkAnswered(b *testing.B) {
-	c := newClient(0, "x", nil)
+	c := newClient(0, "x", nil, nil)
 	c.reset()
 	r := &kgo.Record{Topic: "out"}
 	c.pending.Add(int64(b.N))
@@ -21,7 +21,7 @@ func BenchmarkAnswered(b *testing.B) {
 }
 
 func TestPromisesAllocateNothing(t *testing.T) {
-	c := newClient(0, "x", nil)
+	c := newClient(0, "x", nil, nil)
 	c.reset()
 	r := &kgo.Record{Topic: "out"}
 	c.pending.Add(1000)

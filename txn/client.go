@@ -20,6 +20,7 @@ type client struct {
 	cl   *kgo.Client
 	// promise is the one function that all records share; a method value made at each Produce would be an allocation.
 	promise func(*kgo.Record, error)
+	most    func(topic string) int32 // the largest batch for a topic
 
 	aborting atomic.Bool // producers stop at the next record
 	produced atomic.Int64
@@ -34,15 +35,8 @@ type client struct {
 	pending atomic.Int64
 }
 
-// failure is the first promise that failed in a transaction.
-type failure struct {
-	topic     string
-	partition int32
-	err       error
-}
-
-func newClient(slot int, id string, cl *kgo.Client) *client {
-	c := &client{slot: slot, id: id, cl: cl}
+func newClient(slot int, id string, cl *kgo.Client, most func(topic string) int32) *client {
+	c := &client{slot: slot, id: id, cl: cl, most: most}
 	c.promise = c.answered
 	return c
 }
@@ -74,9 +68,7 @@ func (c *client) letGo() {
 // answered is the promise of every record.
 func (c *client) answered(r *kgo.Record, err error) {
 	if err != nil {
-		if c.first.Load() == nil {
-			c.first.CompareAndSwap(nil, &failure{topic: r.Topic, partition: r.Partition, err: err})
-		}
+		noteFailure(&c.first, r, err)
 		c.failed.Add(1)
 	}
 	c.release()
@@ -157,7 +149,7 @@ func (c *client) failure() error {
 		return nil
 	}
 	rec, code := verdict(StepProduce, answerOf(f.err))
-	return fault.New(rec, code, "produce to %s/%d: %w", f.topic, f.partition, explain(f.err))
+	return fault.New(rec, code, "%s: %w", f.where(c.most), explain(f.err))
 }
 
 // answerOf reduces an error to what the Machine decides on.
@@ -176,7 +168,9 @@ func answerOf(err error) Answer {
 func explain(err error) error {
 	switch {
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
-		return fmt.Errorf("the record is larger than the topic's max.message.bytes or the largest batch: %w", err)
+		return fmt.Errorf("the record, or the batch that it is in, is larger than the topic's max.message.bytes or the largest batch: %w", err)
+	case errors.Is(err, kerr.InvalidTimestamp):
+		return fmt.Errorf("the topic takes no record of this time: its message.timestamp.before.max.ms and message.timestamp.after.max.ms (or the brokers' log.message.timestamp settings) say how far it may be from the broker's clock: %w", err)
 	case errors.Is(err, kerr.InvalidRecord):
 		return fmt.Errorf("the broker refuses the record (a compacted topic takes no null key): %w", err)
 	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch):

@@ -76,11 +76,11 @@ type Config struct {
 	// 200,000 and 64 MiB.
 	MaxBufferedRecords int
 	MaxBufferedBytes   int
-	// BatchMaxBytes is the largest batch, and so the largest record, 0 = 1 MiB.
+	// BatchMaxBytes is the largest batch, and so the largest record, for topics that TopicMaxBytes does not know; 0 = 1 MiB.
 	BatchMaxBytes int32
-	// TopicMaxBytes gives what topics take, where that is known (max.message.bytes): a batch for such a topic is never
-	// larger. Topics that are missing take BatchMaxBytes.
-	TopicMaxBytes map[string]int32
+	// TopicMaxBytes gives the largest batch that a topic takes, in bytes before compression, where it is known. It may be
+	// nil, and is called from any goroutine. Nothing is larger than MaxBufferedBytes.
+	TopicMaxBytes func(topic string) (most int32, known bool)
 
 	// Logger, nil = slog.Default().
 	Logger *slog.Logger
@@ -180,8 +180,10 @@ const leastBatch = 512
 
 // batchMaxBytes is the largest batch for a topic.
 func (c Config) batchMaxBytes(topic string) int32 {
-	if most, known := c.TopicMaxBytes[topic]; known {
-		return max(leastBatch, min(most, c.BatchMaxBytes))
+	if c.TopicMaxBytes != nil && topic != "" { // kgo asks for "" to check the option
+		if most, known := c.TopicMaxBytes(topic); known {
+			return max(leastBatch, int32(min(int64(most), int64(c.MaxBufferedBytes))))
+		}
 	}
 	return c.BatchMaxBytes
 }

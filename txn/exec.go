@@ -158,7 +158,7 @@ func (m *Manager) initSlot(ctx context.Context, slot int) error {
 	if err != nil {
 		return err
 	}
-	m.clients[slot] = newClient(slot, id, cl)
+	m.clients[slot] = newClient(slot, id, cl, m.cfg.batchMaxBytes)
 	if _, _, err := cl.ProducerID(ctx); err != nil {
 		return kafka.Classify(err, "InitProducerID")
 	}

@@ -119,12 +119,14 @@ func (m *Manager) setGate(c *client) {
 	m.gate.Unlock()
 }
 
-// markerRecord is what a checkpoint without output leaves in the marker topic: the last one of each instance stays.
+// markerRecord is what a checkpoint without output leaves in the marker topic: the last one of each instance stays. It has
+// no timestamp, which brokers always take; the time of a clock that is wrong is refused.
 func (m *Manager) markerRecord(value string) *kgo.Record {
 	return &kgo.Record{
 		Topic:     m.cfg.MarkerTopic,
 		Partition: m.cfg.MarkerPartition,
 		Key:       []byte(m.cfg.Application + "-" + m.cfg.Instance),
 		Value:     []byte(value),
+		Timestamp: time.UnixMilli(-1),
 	}
 }

@@ -48,6 +48,7 @@ type Plain struct {
 type plainClient struct {
 	*kgo.Client
 	first atomic.Pointer[failure]
+	most  func(topic string) int32 // the largest batch for a topic
 }
 
 // wave is what is produced between two Seals. Each wave has its own promise, so that a Seal can wait for all that came
@@ -73,8 +74,8 @@ func newWave(cl *plainClient) *wave {
 
 // answered is the promise of every record of the wave.
 func (w *wave) answered(r *kgo.Record, err error) {
-	if err != nil && w.cl.first.Load() == nil {
-		w.cl.first.CompareAndSwap(nil, &failure{topic: r.Topic, partition: r.Partition, err: err})
+	if err != nil {
+		noteFailure(&w.cl.first, r, err)
 	}
 	w.release(1)
 }
@@ -144,7 +145,7 @@ func (p *Plain) Init(ctx context.Context) error {
 	p.endOwn(ctx, cl)
 	failpoint.Hit(failpoint.InitAfter)
 	p.mu.Lock()
-	p.cl = &plainClient{Client: cl}
+	p.cl = &plainClient{Client: cl, most: p.cfg.batchMaxBytes}
 	p.cur = newWave(p.cl)
 	p.mu.Unlock()
 	p.stats = Stats{}
@@ -230,7 +231,7 @@ func (c *plainClient) failure() error {
 		return nil
 	}
 	rec, code := plainVerdict(StepProduce, answerOf(f.err))
-	return fault.New(rec, code, "produce to %s/%d: %w", f.topic, f.partition, explainPlain(f.err))
+	return fault.New(rec, code, "%s: %w", f.where(c.most), explainPlain(f.err))
 }
 
 // Seal returns nil when every record that was produced before it is acknowledged. Records that are produced meanwhile do

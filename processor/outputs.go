@@ -1,0 +1,79 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasink"
+)
+
+// outputs is what the output topics were at the beginning of the attempt. They may be made anew while the service runs,
+// with other partitions and other limits.
+type outputs struct {
+	mu     sync.Mutex
+	topics map[string]kafka.Topic
+	most   map[string]int32 // the largest batch, of those topics that tell it
+	warned bool
+}
+
+// lookAtOutputs reads them. A topic that is gone may come back: the attempt fails and another one looks again.
+func (s *service) lookAtOutputs(ctx context.Context) error {
+	var names []string
+	for _, out := range s.plan.Sinks {
+		names = append(names, out.Topic)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	topics, err := kafka.DescribeTopics(ctx, s.reads.cl, names)
+	if fault.CodeOf(err) == fault.UnknownTopic {
+		return fault.Restartf(fault.UnknownTopic, "output: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("output: %w", err)
+	}
+	most, err := kafka.MaxMessageBytes(ctx, s.reads.cl, names) // it may not be allowed, and is not needed
+	o := &s.outputs
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.topics = topics
+	switch {
+	case err == nil && (len(most) == len(topics) || o.warned):
+		o.most = most
+	case err == nil:
+		o.most, o.warned = most, true
+		s.log.Warn("the largest message of some output topics is not known, their brokers have to refuse it", "known", most)
+	case ctx.Err() == nil && !o.warned:
+		o.warned = true
+		s.log.Warn("the largest message of the output topics is not known, their brokers have to refuse it", "error", err)
+	}
+	return ctx.Err()
+}
+
+// maxBytes gives the largest batch that a topic takes, if it is known.
+func (o *outputs) maxBytes(topic string) (int32, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	most, known := o.most[topic]
+	return most, known
+}
+
+func (s *service) newSink() (engine.Sink, error) {
+	o := &s.outputs
+	o.mu.Lock()
+	targets := make([]kafkasink.Target, len(s.plan.Sinks))
+	for i, out := range s.plan.Sinks {
+		topic := o.topics[out.Topic]
+		targets[i] = kafkasink.Target{Name: out.Name, Topic: out.Topic, TopicID: topic.ID, Partitions: topic.Partitions, MaxBytes: o.most[out.Topic]}
+	}
+	o.mu.Unlock()
+	k, err := kafkasink.New(kafkasink.Config{Transactions: s.manager, Targets: targets, HoldBackLimit: s.cfg.HoldBackLimit, Logger: s.log})
+	if err != nil {
+		return nil, err
+	}
+	return sink{k}, nil
+}

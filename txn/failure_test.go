@@ -1,0 +1,72 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// from is a Context that knows where its records come from.
+type from struct {
+	context.Context
+	text string
+}
+
+func (f from) Origin(*kgo.Record) string { return f.text }
+
+// A broker refuses batches, and the client says so of each record. The one that is named is the likeliest reason.
+func TestTheRecordThatIsToBlameIsNamed(t *testing.T) {
+	now := time.Now()
+	at := func(text string, ahead time.Duration, size int) *kgo.Record {
+		return &kgo.Record{Topic: "out", Partition: 1, Timestamp: now.Add(ahead), Value: make([]byte, size), Context: from{context.Background(), text}}
+	}
+	batch := []*kgo.Record{at("task a/0, offset 1", time.Second, 7), at("task a/0, offset 2", -3*time.Hour, 5), at("task a/0, offset 3", 0, 90)}
+	for err, want := range map[error][]string{
+		kerr.InvalidTimestamp:    {"task a/0, offset 2: produce to out/1: timestamp ", batch[1].Timestamp.UTC().Format("2006-01-02T15:04"), "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"},
+		kerr.MessageTooLarge:     {"task a/0, offset 3: produce to out/1: 90 bytes before compression, the largest batch is 1000", "max.message.bytes"},
+		kerr.InvalidRecord:       {"task a/0, offset 1: produce to out/1: "},
+		errors.New("connection"): {"task a/0, offset 1: produce to out/1: connection"},
+	} {
+		c := newClient(0, "x", nil, func(string) int32 { return 1000 })
+		c.reset()
+		c.pending.Add(int64(len(batch)))
+		for _, r := range batch {
+			c.answered(r, err)
+		}
+		for _, w := range want {
+			require.ErrorContains(t, c.failure(), w)
+		}
+	}
+	var first atomic.Pointer[failure]
+	noteFailure(&first, &kgo.Record{Topic: "out"}, kerr.InvalidTimestamp)
+	noteFailure(&first, at("elsewhere", 9*time.Hour, 1), kerr.InvalidTimestamp)
+	require.EqualValues(t, 0, first.Load().partition, "another batch: the first one stays")
+}
+
+// The clock of the machine may be wrong by more than the topic of the markers takes.
+func TestMarkersHaveNoTime(t *testing.T) {
+	e := newEnv(t)
+	require.NoError(t, e.checkpoint(e.manager(), 1))
+	cl := e.newClient(kgo.ConsumeTopics(e.markers), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	defer cl.Close()
+	fs := cl.PollFetches(e.ctx)
+	require.NoError(t, fs.Err())
+	require.EqualValues(t, -1, fs.Records()[0].Timestamp.UnixMilli())
+}
+
+func TestBatchLimits(t *testing.T) {
+	cfg, err := Config{Application: "a", Instance: "b", Group: "c", Fence: newEnv(t).config().Fence, TopicMaxBytes: func(topic string) (int32, bool) {
+		most := map[string]int32{"tiny": 1, "large": 10 << 20, "huge": 1 << 30}
+		return most[topic], most[topic] > 0
+	}}.withDefaults()
+	require.NoError(t, err)
+	for topic, want := range map[string]int32{"": 1 << 20, "unknown": 1 << 20, "tiny": 512, "large": 10 << 20, "huge": DefaultMaxBufferedBytes} {
+		require.Equal(t, want, cfg.batchMaxBytes(topic), topic)
+	}
+}
