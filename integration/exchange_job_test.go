@@ -25,6 +25,7 @@ import (
 // exchangeSettings is what a test sets of a job with exchanges; it reaches the process as JSON in JOB_EXCHANGE.
 type exchangeSettings struct {
 	In2          string        // the second input, where there is one
+	Ends2        bool          // it ends behind what is there at the first start
 	Spread       int           // parallelism of the first hop, where there are two
 	Parallelism  int           // of the step that counts
 	Slow         time.Duration // that a record takes in that step
@@ -164,7 +165,11 @@ func countByGroupWith(b *topology.Builder, in, out string, x exchangeSettings) {
 func countOfTwo(b *topology.Builder, in, out string) {
 	x := exchangeJob()
 	first := topology.FromTopic(b, "in", in, serde.Bytes(), serde.Int64())
-	second := topology.FromTopic(b, "in2", x.In2, serde.Bytes(), serde.Int64())
+	end := topology.Unbounded()
+	if x.Ends2 {
+		end = topology.EndLatest()
+	}
+	second := topology.FromTopic(b, "in2", x.In2, serde.Bytes(), serde.Int64(), topology.EndAt(end))
 	countGroups(topology.Merge("both", first, second), x, out)
 }
 

@@ -28,6 +28,7 @@ type exchangeSite struct {
 	*site
 	name   string   // of the job
 	inputs []string // topics
+	first  bool     // tickets go to the first input only
 }
 
 // exchanges makes the corner of a job; two of them have a second input.
@@ -62,7 +63,11 @@ func (e *exchangeSite) start(x exchangeSettings) *process { return e.job(os.Args
 
 // ticket is the i-th input. It goes to one of the inputs, under a key that says nothing about its group.
 func (e *exchangeSite) ticket(i int) *kgo.Record {
-	return &kgo.Record{Topic: e.inputs[i%len(e.inputs)], Key: fmt.Appendf(nil, "till-%d", i/2%53), Value: binary.BigEndian.AppendUint64(nil, uint64(i))}
+	topic := e.inputs[i%len(e.inputs)]
+	if e.first {
+		topic = e.inputs[0]
+	}
+	return &kgo.Record{Topic: topic, Key: fmt.Appendf(nil, "till-%d", i/2%53), Value: binary.BigEndian.AppendUint64(nil, uint64(i))}
 }
 
 // tickets writes the tickets from, from+1, … and returns when all are acknowledged.
