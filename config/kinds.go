@@ -27,6 +27,8 @@ type Setting struct {
 	// Only says that the setting is known but not built yet: no value is accepted.
 	Only     bool
 	Required bool
+	// Secret says that the value is never shown.
+	Secret bool
 
 	read reader
 	// applies says whether the default is meant; nil = always. Given values are read in any case.
@@ -137,6 +139,23 @@ func text(check func(string) string, field func(*Service) *string) reader {
 		if ok {
 			if mistake := check(v); mistake != "" {
 				n.Errorf("%s %s", n.Shown(), mistake)
+				ok = false
+			}
+		}
+		if ok {
+			*field(s) = v
+		}
+		return []string{v}, ok
+	}
+}
+
+// secret is text that no message shows.
+func secret(check func(string) string, field func(*Service) *string) reader {
+	return func(n *yamlx.Node, _ *Setting, s *Service) ([]string, bool) {
+		v, ok := n.Text()
+		if ok {
+			if mistake := check(v); mistake != "" {
+				n.Errorf("the value %s", mistake)
 				ok = false
 			}
 		}

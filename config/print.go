@@ -11,15 +11,19 @@ import (
 
 // Print gives the effective configuration as a service file: every setting with a comment that says where its value
 // came from, then the topology with variables replaced. Loading it gives an equal Service. Settings without a value
-// are shown as comments. No setting of the table is a secret.
+// are shown as comments, and of secrets only that they are there.
 func (s *Service) Print() string {
 	root := &yaml.Node{Kind: yaml.MappingNode}
-	var unset []string
+	var unset, hidden []string
 	for _, v := range s.values {
 		if len(v.Texts) == 0 {
 			if set := v.Setting; !set.Only && set.gap().mayBeGiven() && (set.applies == nil || set.applies(s)) {
 				unset = append(unset, v.Setting.Path)
 			}
+			continue
+		}
+		if v.Setting.Secret {
+			hidden = append(hidden, fmt.Sprintf("# %s is set (%s) and not shown\n", v.Setting.Path, v.Origin))
 			continue
 		}
 		put(root, strings.Split(v.Setting.Path, "."), v)
@@ -29,6 +33,7 @@ func (s *Service) Print() string {
 	for _, path := range unset {
 		fmt.Fprintf(&b, "# %s is not set\n", path)
 	}
+	b.WriteString(strings.Join(hidden, ""))
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
 	if err := enc.Encode(root); err != nil {

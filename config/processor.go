@@ -41,6 +41,8 @@ func (s *Service) Processor() processor.Config {
 		HoldBackLimit:    s.Sink.HoldBackLimit,
 		UncommittedLimit: st.UncommittedLimit,
 		ShutdownTimeout:  s.Shutdown.Timeout,
+		AdminListen:      s.Admin.Listen,
+		AdminToken:       s.Admin.Token,
 	}
 	// Zero means the default there, and nothing is a value here.
 	if p.MemoryThreshold == 0 {

@@ -27,6 +27,7 @@ type Service struct {
 	Group       Group
 	Sink        Sink
 	Shutdown    Shutdown
+	Admin       Admin
 	// Plan is the topology that the file describes.
 	Plan *topology.Plan
 
@@ -111,6 +112,12 @@ type Sink struct {
 // Shutdown bounds the graceful stop.
 type Shutdown struct {
 	Timeout time.Duration
+}
+
+// Admin says where the admin listener is and who may use it.
+type Admin struct {
+	Listen string // host:port, or "off"; "" = the default address, or a free port of that host
+	Token  string // "" = none is wanted
 }
 
 // Value is the effective value of one setting and where it came from.

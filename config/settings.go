@@ -14,7 +14,7 @@ const envPrefix = "MILLWEIR_"
 // Settings gives the table, in the order of the reference page.
 func Settings() []Setting { return append([]Setting(nil), table...) }
 
-var table = concat(general, checkpointing, state, restarting, limits)
+var table = concat(general, checkpointing, state, restarting, limits, administration)
 
 func concat(parts ...[]Setting) []Setting {
 	var out []Setting
@@ -158,6 +158,15 @@ var restarting = []Setting{
 	{Path: "restart-strategy.failure-rate.delay", Type: "duration", Default: "1s", Flink: "restart-strategy.failure-rate.delay", FlinkDefault: "1 s",
 		Doc: "Wait after each failure.", Refused: otherType, applies: of(restart.FailureRate),
 		read: duration(func(s *Service) *time.Duration { return &s.Restart.Rate.Delay })},
+}
+
+var administration = []Setting{
+	{Path: "admin.listen", Type: "host:port or `off`", Doc: "Address of the admin listener: /livez, /readyz, /metrics and /api/v1. Derived: 127.0.0.1:8080, or a free port where that one is taken; the log and `admin.address` in the data directory name it. Port 0 takes a free one.",
+		Refused: "An address that other machines can reach, without admin.token.",
+		read:    text(rules.Listen, func(s *Service) *string { return &s.Admin.Listen })},
+	{Path: "admin.token", Type: "text", Secret: true, Doc: "Must come with every request but /livez and /readyz, as `Authorization: Bearer`. Never shown; give it as ${VARIABLE} or in the environment.",
+		Refused: "Shorter than 16 characters, longer than 256, or with blanks.",
+		read:    secret(rules.Token, func(s *Service) *string { return &s.Admin.Token })},
 }
 
 var limits = []Setting{

@@ -125,11 +125,20 @@ type Config struct {
 	// ShutdownTimeout bounds the graceful stop (shutdown.timeout). Default 30 s.
 	ShutdownTimeout time.Duration
 
+	// AdminListen is host:port of the admin listener, or "off" (admin.listen). Default 127.0.0.1:8080, or a free port of
+	// that host where it is taken: the log and the file admin.address in DataDir name it.
+	AdminListen string
+	// AdminToken must come with requests to it as a Bearer token, but for /livez and /readyz (admin.token). Without one the
+	// listener must be on a loopback address.
+	AdminToken string
+
 	// RecoverFromStore lets the start go back to the newest committed checkpoint of the store when the group's committed
 	// offsets are gone, damaged or stale, or name a checkpoint that is (--recover-from-store). Outputs may repeat then; the
 	// log says which. With valid offsets it does nothing.
 	RecoverFromStore bool
 
+	// Stopping is called when the service begins to stop because it was cancelled, by its listener or its control topic.
+	Stopping func()
 	// Logger gets what the service has to say. Default slog.Default().
 	Logger *slog.Logger
 	// Listener is told what happens, beside the log.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/rules"
 )
@@ -58,6 +59,7 @@ func (c Config) checkForms(ms *mistakes) {
 		ms.form("kafka.brokers", b, rules.Broker(b))
 	}
 	ms.form("data-dir", c.DataDir, rules.Path(c.DataDir))
+	c.checkAdmin(ms)
 	if c.Storage == nil {
 		ms.form("state.checkpoints.dir", c.CheckpointsDir, rules.Path(c.CheckpointsDir))
 	}
@@ -76,6 +78,23 @@ func (c Config) checkForms(ms *mistakes) {
 func word[T ~string](ms *mistakes, setting string, got, a, b T) {
 	if got != a && got != b {
 		ms.add(setting, "unknown value %q; allowed: %s, %s", string(got), string(a), string(b))
+	}
+}
+
+// checkAdmin checks the listener. Without a token only this machine may reach it.
+func (c Config) checkAdmin(ms *mistakes) {
+	if c.AdminToken != "" {
+		if text := rules.Token(c.AdminToken); text != "" {
+			ms.add("admin.token", "the value %s", text)
+		}
+	}
+	if c.AdminListen == "" {
+		return
+	}
+	if text := rules.Listen(c.AdminListen); text != "" {
+		ms.form("admin.listen", c.AdminListen, text)
+	} else if c.AdminToken == "" && c.AdminListen != rules.Off && !admin.Loopback(c.AdminListen) {
+		ms.add("admin.listen", "%s can be reached from other machines: set admin.token, or listen on 127.0.0.1", c.AdminListen)
 	}
 }
 

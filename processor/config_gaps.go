@@ -24,7 +24,6 @@ var notYet = []Gap{
 	{Setting: "state.backend.async", Accepts: "default", asked: func(c Config) bool { return c.SyncSnapshots }},
 	{Setting: "state.backend.incremental", Accepts: "default", asked: func(c Config) bool { return c.FullSnapshots }},
 	{Setting: "state.backend.memory-limit", asked: func(c Config) bool { return c.MemoryLimit != 256<<20 }},
-	{Setting: "state.savepoints.dir", asked: func(c Config) bool { return c.SavepointsDir != "" }},
 }
 
 // Gaps gives the settings that the process does not obey yet.

@@ -33,6 +33,9 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 		return err
 	}
 	s := &service{plan: plan, cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	s.ops = newOperations(s, quit)
 	var lose context.CancelFunc
 	s.patience, lose = context.WithCancel(context.WithoutCancel(ctx))
 	defer lose()
@@ -41,7 +44,7 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 		s.stopped.Store(&now)
 		time.AfterFunc(cfg.ShutdownTimeout, lose)
 	})()
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { s.ops.ended(err); err = errors.Join(err, s.close()) }()
 	if err := s.open(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before it had started
@@ -57,6 +60,7 @@ type service struct {
 	cfg  Config
 	log  *slog.Logger
 
+	ops         *operations // how it is seen and commanded from outside
 	instance    string
 	incarnation element.Incarnation
 	cluster     *kafka.Cluster
@@ -92,7 +96,7 @@ func (s *service) kafka() kafka.Config {
 
 // open checks and opens everything, cheapest and most local first.
 func (s *service) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openIdentity, s.openCluster, s.openCheckpoints, s.openLocal, s.openKafka}
+	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openCheckpoints, s.openLocal, s.openControl, s.openKafka}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -211,6 +215,7 @@ func (s *service) fence(offsets []checkpoint.OffsetCommit) (member string, gener
 func (s *service) run(ctx context.Context) error {
 	ports := engine.Ports{
 		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
+		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone,
 		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{})} },
 	}
@@ -224,7 +229,7 @@ func (s *service) run(ctx context.Context) error {
 		Unaligned: s.cfg.Unaligned, AlignedTimeout: s.cfg.AlignedTimeout, ForceIterations: s.cfg.ForceIterations, Restart: s.cfg.Restart,
 		UncommittedLimit: s.cfg.UncommittedLimit, ShutdownTimeout: s.cfg.ShutdownTimeout,
 		RecoverFromStore: s.cfg.RecoverFromStore,
-	}, ports, logging(s.log, s.cfg.Listener))
+	}, ports, logging(s.log, s.ops.listener(s.cfg.Listener)))
 	if err != nil {
 		return err
 	}

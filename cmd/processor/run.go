@@ -98,13 +98,16 @@ func runFile(cmd *cobra.Command, file string, f runFlags) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	end := &ending{stop: cmd.Context()}
+	ctx, cancelled := context.WithCancel(cmd.Context())
+	defer cancelled()
+	cfg.Stopping = cancelled
+	end := &ending{stop: ctx}
 	end.watch(&cfg.Listener)
 	defer end.insist(cfg.ShutdownTimeout, cmd.ErrOrStderr())()
 	if !f.embedded {
-		return end.after(processor.Run(cmd.Context(), svc.Plan, cfg))
+		return end.after(processor.Run(ctx, svc.Plan, cfg))
 	}
-	return end.after(runEmbedded(cmd.Context(), svc, cfg, f.embeddedPort, log))
+	return end.after(runEmbedded(ctx, svc, cfg, f.embeddedPort, log))
 }
 
 // runEmbedded runs the service on a broker of its own. The broker outlives the service: its last checkpoint needs it.

@@ -33,6 +33,34 @@ func Broker(s string) string {
 	return ""
 }
 
+// Off is the word for no listener.
+const Off = "off"
+
+// Listen gives what keeps a text from being the address of a listener. Port 0 takes a free one.
+func Listen(s string) string {
+	if s == Off {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || strings.ContainsAny(host, "/@ ") {
+		return "is not host:port, for example 127.0.0.1:8080, nor off"
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "has no port from 0 to 65535"
+	}
+	return ""
+}
+
+var tokenPattern = regexp.MustCompile(`^[!-~]{16,256}$`)
+
+// Token gives what keeps a text from being a secret that goes into a header. It does not show the text.
+func Token(s string) string {
+	if !tokenPattern.MatchString(s) {
+		return "is no token: 16 to 256 printable characters without blanks"
+	}
+	return ""
+}
+
 // Dir gives what keeps a text from being a directory, written as a path or as a file URL.
 func Dir(s string) string {
 	scheme, _, isURL := strings.Cut(s, "://")

@@ -39,6 +39,13 @@ func TestForms(t *testing.T) {
 	for s, good := range map[string]bool{"h:1": true, "[::1]:65535": true, "h": false, ":1": false, "h:0": false, "h:65536": false, "u@h:1": false, "http://h:1": false} {
 		require.Equal(t, good, Broker(s) == "", s)
 	}
+	for s, good := range map[string]bool{"off": true, "127.0.0.1:0": true, ":8080": true, "[::1]:1": true, "8080": false, "h:65536": false, "h:x": false, "u@h:1": false} {
+		require.Equal(t, good, Listen(s) == "", s)
+	}
+	for s, good := range map[string]bool{"0123456789abcdef": true, "0123456789abcde": false, "0123456789abcde f": false, "0123456789abcdeü": false} {
+		require.Equal(t, good, Token(s) == "", s)
+		require.NotContains(t, Token(s), s)
+	}
 	for s, dir := range map[string]string{"d": "d", "/d": "/d", "file:///d%20e": "/d e"} {
 		require.Empty(t, Dir(s))
 		require.Equal(t, dir, DirOf(s))

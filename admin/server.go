@@ -1,0 +1,217 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// DefaultListen is where an instance listens that was not told.
+const DefaultListen = "127.0.0.1:8080"
+
+// AddressFile is the name of the file in the data directory that holds the address while the instance runs.
+const AddressFile = "admin.address"
+
+// Limits of the listener.
+const (
+	headerTimeout  = 5 * time.Second
+	readTimeout    = 20 * time.Second
+	lookTimeout    = 10 * time.Second // of what only looks
+	answerTimeout  = 30 * time.Second
+	commandTimeout = 10 * time.Minute // of a checkpoint, a savepoint, a cancel
+	idleTimeout    = 60 * time.Second
+	closeTimeout   = 2 * time.Second
+	maxHeader      = 16 << 10
+	maxBody        = 64 << 10
+	maxRequests    = 64
+	maxConns       = 256
+)
+
+// Config says where the listener is and who may use it.
+type Config struct {
+	// Listen is host:port; "" = DefaultListen, or a free port of that host where it is taken.
+	Listen string
+	// Token must come with every request but /livez and /readyz, as a Bearer token. "" = none is wanted.
+	Token string
+	// AddressFile gets the address, and is removed by Close. "" = none.
+	AddressFile string
+	// Logger gets what is worth knowing; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Server is a running listener.
+type Server struct {
+	http *http.Server
+	addr string
+	file string
+	done chan struct{}
+	stop context.CancelFunc
+}
+
+// Start listens and answers for svc until Close. The error is classed and names the setting.
+func Start(cfg Config, svc Service) (*Server, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Token == "" && cfg.Listen != "" && !Loopback(cfg.Listen) {
+		return nil, fault.Stopf(fault.BadFile, "admin.listen %s can be reached from other machines: set admin.token, or listen on 127.0.0.1", cfg.Listen)
+	}
+	l, err := listen(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{addr: l.Addr().String(), file: cfg.AddressFile, done: make(chan struct{})}
+	if s.file != "" {
+		if err := writeAddress(s.file, s.addr); err != nil {
+			return nil, errors.Join(fault.Stopf(fault.CheckpointDir, "keep the admin address: %w", err), l.Close())
+		}
+	}
+	base, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.http = &http.Server{
+		Handler:           guard(cfg.Token, routes(svc)),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	go func() {
+		defer close(s.done)
+		if err := s.http.Serve(limited(l, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+			cfg.Logger.Error("the admin listener has ended", "address", s.addr, "error", err)
+		}
+	}()
+	cfg.Logger.Info("admin listener", "address", s.addr, "token", cfg.Token != "")
+	return s, nil
+}
+
+func listen(cfg Config) (net.Listener, error) {
+	if cfg.Listen != "" {
+		l, err := net.Listen("tcp", cfg.Listen)
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			return nil, fault.Stopf(fault.AdminListen, "admin.listen: %s is used by another process: choose another address (port 0 takes a free one), or stop that process", cfg.Listen)
+		case err != nil:
+			return nil, fault.Stopf(fault.AdminListen, "admin.listen: %w", err)
+		}
+		return l, nil
+	}
+	l, err := net.Listen("tcp", DefaultListen)
+	if err == nil {
+		return l, nil
+	}
+	host, _, _ := net.SplitHostPort(DefaultListen)
+	l, ferr := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if ferr != nil {
+		return nil, fault.Stopf(fault.AdminListen, "admin.listen: %w; `admin.listen: off` goes without", ferr)
+	}
+	cfg.Logger.Info("the default address of the admin listener is taken, it has another one", "taken", DefaultListen, "address", l.Addr().String(), "because", err)
+	return l, nil
+}
+
+// Addr is host:port of the listener.
+func (s *Server) Addr() string { return s.addr }
+
+// Close takes no more requests, waits up to two seconds for those that are being answered, ends the others, and returns when
+// all is over.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.stop()
+		err = s.http.Close()
+	}
+	s.stop()
+	<-s.done
+	if s.file != "" {
+		// Another process may have written it since: one that starts while this one ends.
+		if b, rerr := os.ReadFile(s.file); rerr == nil && strings.TrimSpace(string(b)) == s.addr {
+			err = errors.Join(err, os.Remove(s.file))
+		}
+	}
+	return err
+}
+
+// writeAddress writes the file whole or not at all. It needs no fsync: after a loss of power nobody listens.
+func writeAddress(file, addr string) error {
+	tmp := file + ".tmp"
+	if err := os.WriteFile(tmp, []byte(addr+"\n"), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, file)
+}
+
+// ReadAddress gives the address of the instance that runs with a data directory. A file that a killed process has left
+// names an address that does not answer.
+func ReadAddress(dataDir string) (string, error) {
+	file := filepath.Join(dataDir, AddressFile)
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", fault.Stopf(fault.Unreachable, "no instance runs with data-dir %s, or its admin listener is off: there is no %s", dataDir, AddressFile)
+	}
+	if err != nil {
+		return "", fault.Stopf(fault.CheckpointDir, "admin address: %w", err)
+	}
+	addr := strings.TrimSpace(string(b))
+	if _, _, err := net.SplitHostPort(addr); err != nil || len(addr) > 300 {
+		return "", fault.Stopf(fault.CheckpointDir, "%s does not hold an address", file)
+	}
+	return addr, nil
+}
+
+// limited bounds how many connections are open at once; the others wait.
+func limited(l net.Listener, n int) net.Listener {
+	return &limitedListener{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
+}
+
+type limitedListener struct {
+	net.Listener
+	slots  chan struct{}
+	closed chan struct{}
+}
+
+// Accept waits for a free slot, too.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.closed:
+		return nil, fmt.Errorf("accept: %w", net.ErrClosed)
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &limitedConn{Conn: c, free: l.slots}, nil
+}
+
+// Close ends Accept, too. http.Server calls it once.
+func (l *limitedListener) Close() error {
+	close(l.closed)
+	return l.Listener.Close()
+}
+
+type limitedConn struct {
+	net.Conn
+	free chan struct{}
+	once onceFlag
+}
+
+// Close frees the slot.
+func (c *limitedConn) Close() error {
+	err := c.Conn.Close()
+	if c.once.first() {
+		<-c.free
+	}
+	return err
+}

@@ -1,0 +1,425 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millweir/millweir/admin"
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/rules"
+	"github.com/millweir/millweir/snapshot"
+)
+
+const (
+	// statusTimeout bounds the question what the engine does; without an answer its state is known all the same.
+	statusTimeout = 2 * time.Second
+	// runningPoll is the pause between two looks whether an attempt runs.
+	runningPoll = 50 * time.Millisecond
+)
+
+// operations is what a running service lets others see and do from outside: by its admin listener and its control topic.
+type operations struct {
+	s       *service
+	metrics *metrics
+
+	doing atomic.Pointer[string] // what the start does at the moment
+	over  chan struct{}          // closed when the engine has ended
+	end   error                  // why, after over: nil after a stop in order
+
+	mu        sync.Mutex
+	quit      func() // ends the run as a signal would
+	cancelled bool
+	// incomplete is why the last attempt ended without a last checkpoint.
+	incomplete error
+}
+
+func newOperations(s *service, quit func()) *operations {
+	o := &operations{s: s, quit: quit, over: make(chan struct{})}
+	o.metrics = newMetrics(s)
+	o.starting("starting")
+	return o
+}
+
+// starting notes what the start does.
+func (o *operations) starting(what string) { o.doing.Store(&what) }
+
+// listener adds what the operations want to know to the user's own listener.
+func (o *operations) listener(user engine.Listener) engine.Listener {
+	lis := o.metrics.listener(user)
+	ended := lis.AttemptEnded
+	lis.AttemptEnded = func(n int, err error, rec fault.Recovery, delay time.Duration) {
+		o.mu.Lock()
+		o.incomplete = err
+		o.mu.Unlock()
+		ended(n, err, rec, delay)
+	}
+	return lis
+}
+
+// oneLine is a message without line breaks; joined errors come behind each other.
+func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
+
+// ended notes the end of the engine, and answers those who asked for it.
+func (o *operations) ended(err error) {
+	o.mu.Lock()
+	o.end = err
+	if err == nil && o.incomplete != nil && o.s.stopped.Load() != nil {
+		o.end = fault.Stopf(fault.Unfinished, "stopped without a last checkpoint: %w", o.incomplete)
+	}
+	o.mu.Unlock()
+	close(o.over)
+}
+
+// openAdmin starts the listener, before anything that may take long: who asks is told what is waited for.
+func (s *service) openAdmin(context.Context) error {
+	s.ops.starting(fmt.Sprintf("connecting to the brokers %v", s.cfg.Brokers))
+	if s.cfg.AdminListen == rules.Off {
+		return nil
+	}
+	srv, err := admin.Start(admin.Config{Listen: s.cfg.AdminListen, Token: s.cfg.AdminToken, AddressFile: filepath.Join(s.cfg.DataDir, admin.AddressFile), Logger: s.log}, s.ops)
+	if err != nil {
+		return err
+	}
+	s.onClose(srv.Close)
+	return nil
+}
+
+var _ admin.Service = (*operations)(nil)
+
+// Live gives the error with which the engine has ended.
+func (o *operations) Live() error {
+	select {
+	case <-o.over:
+	default:
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.end == nil {
+		return errors.New("stopped in order")
+	}
+	return o.end
+}
+
+// Ready says what the instance does. Ready are one that processes, and one that stands by as a member of the group.
+func (o *operations) Ready(ctx context.Context) (string, bool) {
+	if err := o.Live(); err != nil {
+		return "ended: " + err.Error(), false
+	}
+	if o.s.stopped.Load() != nil {
+		return "stopping", false
+	}
+	r := o.s.runner.Load()
+	if r == nil {
+		return *o.doing.Load(), false
+	}
+	st := o.status(ctx, r)
+	since := time.Since(st.Since).Round(time.Second)
+	switch st.State {
+	case engine.Running:
+		return fmt.Sprintf("processing, attempt %d for %s", st.Attempt, since), true
+	case engine.Restoring:
+		return fmt.Sprintf("restoring the state, attempt %d for %s", st.Attempt, since), false
+	case engine.Waiting:
+		return fmt.Sprintf("attempt %d failed, another one follows: %v", st.Attempt, st.Cause), false
+	case engine.StandingBy:
+		return o.readyToStandBy(st)
+	}
+	return "ended", false
+}
+
+// readyToStandBy judges an instance without an attempt: it is ready when it is a member that has not got what it needs. One
+// that has partitions begins at once.
+func (o *operations) readyToStandBy(st engine.Status) (string, bool) {
+	asg := o.s.group.Current()
+	switch {
+	case !asg.Member || asg.Epoch == 0:
+		return "joining the group " + o.s.plan.Application, false
+	case len(asg.Partitions) > 0 && !o.s.plan.HasExchange():
+		return "partitions are assigned, processing has not begun", false
+	case st.Cause != nil && len(asg.Partitions) > 0:
+		return fmt.Sprintf("after a failed attempt: %v", st.Cause), false
+	}
+	return "standing by: other members of the group have the partitions", true
+}
+
+// status asks the engine, not for long.
+func (o *operations) status(ctx context.Context, r *engine.Runner) engine.Status {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	st, err := r.Status(ctx)
+	if err != nil {
+		o.s.log.Debug("the engine did not say what it does", "error", err)
+	}
+	return st
+}
+
+// Metrics gives the handler of the metrics.
+func (o *operations) Metrics() http.Handler { return o.metrics.handler() }
+
+// Checkpoints gives what is known of checkpoints.
+func (o *operations) Checkpoints(ctx context.Context) (admin.Report, error) {
+	rep := admin.Report{Application: o.s.plan.Application, Instance: o.s.instance, State: *o.doing.Load(), Totals: o.metrics.totals(), InFlight: []admin.Checkpoint{}, Recent: []admin.Checkpoint{}}
+	r := o.s.runner.Load()
+	if r == nil {
+		return rep, nil
+	}
+	st := o.status(ctx, r)
+	rep.State, rep.Since, rep.Attempt, rep.Restarts = string(st.State), st.Since, st.Attempt, st.Restarts
+	if st.Cause != nil {
+		rep.Cause = st.Cause.Error()
+	}
+	if st.Last != nil {
+		rep.Committed, rep.Root = st.Last.Name.String(), st.Last.Path
+	}
+	for _, c := range st.Checkpoints.InFlight {
+		rep.InFlight = append(rep.InFlight, admin.CheckpointOf(c, true))
+	}
+	for _, c := range st.Checkpoints.Recent {
+		rep.Recent = append(rep.Recent, admin.CheckpointOf(c, false))
+	}
+	return rep, nil
+}
+
+// running waits until an attempt runs. st.State is StandingBy for a member that has nothing to do.
+func (o *operations) running(ctx context.Context) (*engine.Runner, engine.Status, error) {
+	for {
+		select {
+		case <-o.over:
+			return nil, engine.Status{}, fault.Stopf(fault.NotRunning, "the instance has ended")
+		default:
+		}
+		if o.s.stopped.Load() != nil {
+			return nil, engine.Status{}, fault.Stopf(fault.NotRunning, "the instance is stopping")
+		}
+		what := *o.doing.Load()
+		if r := o.s.runner.Load(); r != nil {
+			st := o.status(ctx, r)
+			if st.State == engine.Running {
+				return r, st, nil
+			}
+			text, ready := o.Ready(ctx)
+			if ready && st.State == engine.StandingBy {
+				return r, st, nil
+			}
+			what = text
+		}
+		if sleep(ctx, runningPoll) != nil {
+			return nil, engine.Status{}, fault.Stopf(fault.NotRunning, "nothing is being processed: %s", what)
+		}
+	}
+}
+
+// part begins the answer of this instance.
+func (o *operations) part(st engine.Status) admin.Part {
+	p := admin.Part{Instance: o.s.instance, Partitions: []string{}, StandingBy: st.State == engine.StandingBy}
+	for _, t := range st.Tasks {
+		if t.Position.Topic != "" {
+			p.Partitions = append(p.Partitions, t.Position.TopicPartition.String())
+		}
+	}
+	slices.Sort(p.Partitions)
+	return p
+}
+
+func (o *operations) nameOf(s checkpoint.CheckpointStats) string {
+	return element.CheckpointName{ID: s.ID, Incarnation: o.s.incarnation}.String()
+}
+
+// TriggerCheckpoint takes a checkpoint now.
+func (o *operations) TriggerCheckpoint(ctx context.Context) (admin.Triggered, error) {
+	r, st, err := o.running(ctx)
+	if err != nil {
+		return admin.Triggered{}, err
+	}
+	out := admin.Triggered{Part: o.part(st)}
+	if out.StandingBy {
+		return out, nil
+	}
+	stats, needed, err := r.Checkpoint(ctx)
+	if err != nil || !needed {
+		return out, err
+	}
+	c := admin.CheckpointOf(stats, false)
+	out.Needed, out.Checkpoint, out.Stats = true, o.nameOf(stats), &c
+	return out, nil
+}
+
+// savepointDir gives the place for a savepoint, and an error when it is none.
+func (o *operations) savepointDir(dir string) (string, error) {
+	if dir == "" {
+		dir = o.s.cfg.SavepointsDir
+	}
+	if dir == "" {
+		return "", fault.Stopf(fault.BadFile, "no directory for savepoints: set state.savepoints.dir, or name one")
+	}
+	if text := rules.Dir(dir); text != "" {
+		return "", fault.Stopf(fault.Usage, "savepoint directory %q %s", dir, text)
+	}
+	l, err := snapshot.OpenLocal(rules.DirOf(dir))
+	if err != nil {
+		return "", err
+	}
+	return rules.DirOf(dir), l.Close()
+}
+
+// Savepoints lists the savepoint directory.
+func (o *operations) Savepoints(ctx context.Context) ([]admin.SavepointInfo, error) {
+	if o.s.cfg.SavepointsDir == "" {
+		return nil, fault.Stopf(fault.BadFile, "state.savepoints.dir is not set")
+	}
+	list, err := snapshot.ListSavepoints(ctx, o.s.cfg.SavepointsDir)
+	if err != nil {
+		return nil, err
+	}
+	out := []admin.SavepointInfo{}
+	for _, s := range list {
+		out = append(out, SavepointInfoOf(s))
+	}
+	return out, nil
+}
+
+// SavepointInfoOf gives a savepoint on disk as listings show it.
+func SavepointInfoOf(s snapshot.SavepointInfo) admin.SavepointInfo {
+	info := admin.SavepointInfo{Path: s.Ref.Path, Application: s.Application, Checkpoint: s.Name.String(), Bytes: s.Bytes, Positions: []admin.Position{}}
+	if s.Err != nil {
+		info.Damage = s.Err.Error()
+	}
+	if r := s.Root; r != nil {
+		created := time.UnixMilli(r.CreatedUnixMilli).UTC()
+		info.Created, info.Instance, info.Tasks = &created, r.Instance, len(r.Tasks)
+		for i := range r.Tasks {
+			for _, p := range r.Tasks[i].Positions {
+				info.Positions = append(info.Positions, admin.Position{Topic: p.Topic, Partition: p.Partition, Offset: p.Offset})
+			}
+		}
+	}
+	return info
+}
+
+// TriggerSavepoint takes a savepoint of this instance's tasks.
+func (o *operations) TriggerSavepoint(ctx context.Context, dir string) (admin.Part, error) {
+	dir, err := o.savepointDir(dir)
+	if err != nil {
+		return admin.Part{}, err
+	}
+	r, st, err := o.running(ctx)
+	if err != nil {
+		return admin.Part{}, err
+	}
+	out := o.part(st)
+	if out.StandingBy {
+		return out, nil
+	}
+	ref, err := r.Savepoint(ctx, dir)
+	if err != nil {
+		return out, err
+	}
+	return o.withSavepoint(ctx, out, ref)
+}
+
+// withSavepoint says of a part what the savepoint itself says, whatever has moved since it was asked for.
+func (o *operations) withSavepoint(ctx context.Context, p admin.Part, ref snapshot.SavepointRef) (admin.Part, error) {
+	sp, err := snapshot.OpenSavepoint(ctx, ref.Path)
+	if err != nil {
+		return p, fmt.Errorf("the savepoint that was written: %w", err)
+	}
+	p.Path, p.Digest, p.Checkpoint, p.Partitions = ref.Path, ref.Digest.String(), sp.Root.Name.String(), []string{}
+	for i := range sp.Root.Tasks {
+		for _, pos := range sp.Root.Tasks[i].Positions {
+			p.Partitions = append(p.Partitions, pos.TopicPartition.String())
+		}
+	}
+	slices.Sort(p.Partitions)
+	return p, sp.Close()
+}
+
+// Cancel stops the instance. A savepoint is cut at the last checkpoint, so that nothing is committed behind it.
+func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, error) {
+	out := admin.Part{Instance: o.s.instance, Partitions: []string{}}
+	var wait func(context.Context) (snapshot.SavepointRef, error)
+	if c.Savepoint {
+		dir, err := o.savepointDir(c.Dir)
+		if err != nil {
+			return out, err
+		}
+		r, st, err := o.running(ctx)
+		if err != nil {
+			return out, err
+		}
+		if out = o.part(st); !out.StandingBy {
+			if wait, err = r.SavepointAtStop(ctx, dir); err != nil {
+				return out, err
+			}
+		}
+	} else if r := o.s.runner.Load(); r != nil {
+		out = o.part(o.status(ctx, r))
+	}
+	o.s.cancel(ctx, !c.Savepoint && o.s.cfg.Retention == DeleteOnCancellation)
+	var failed error
+	if wait != nil {
+		ref, err := wait(ctx)
+		if err == nil {
+			out, err = o.withSavepoint(ctx, out, ref)
+		}
+		if err != nil {
+			failed = fmt.Errorf("the instance stops, and there is no savepoint: %w", err)
+		}
+	}
+	select {
+	case <-o.over:
+	case <-ctx.Done():
+		return out, errors.Join(failed, fmt.Errorf("the instance is stopping: %w", ctx.Err()))
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return out, errors.Join(failed, o.end)
+}
+
+// cancel ends the service for good, as an operator's wish: after a last checkpoint, as a signal would. deleteState says
+// that its checkpoints are to go then.
+func (s *service) cancel(_ context.Context, deleteState bool) {
+	s.ops.mu.Lock()
+	first := !s.ops.cancelled
+	s.ops.cancelled = true
+	s.ops.mu.Unlock()
+	if !first {
+		return
+	}
+	s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
+	if s.cfg.Stopping != nil {
+		s.cfg.Stopping()
+	}
+	s.ops.quit()
+}
+
+// writeSavepoint writes a savepoint for the engine.
+func (s *service) writeSavepoint(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error) {
+	return snapshot.WriteSavepoint(ctx, snapshot.SavepointConfig{Dir: dir, WriteBufferSize: int(s.cfg.WriteBufferSize)}, head, tasks)
+}
+
+// openSavepoint opens the savepoint that a checkpoint names.
+func (s *service) openSavepoint(ctx context.Context, ref snapshot.SavepointRef) (engine.Savepoint, error) {
+	sp, err := snapshot.OpenTwin(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return savepoint{sp}, nil
+}
+
+// savepoint is one as the engine sees it.
+type savepoint struct{ *snapshot.Savepoint }
+
+// Contents says what the savepoint holds.
+func (s savepoint) Contents() *snapshot.Root { return s.Root }

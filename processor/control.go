@@ -1,0 +1,268 @@
+package processor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/admin"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+)
+
+// A command to all instances is a record of the control topic, <application>-control. Every instance reads it from the end
+// that it had when the instance started, does what it says, and writes its reply there. Who commanded waits for the replies
+// of all members of the group.
+const (
+	controlSuffix = "-control"
+	// controlVersion is that of the records; others are passed over.
+	controlVersion = 1
+	// maxControlRecord bounds a record, maxControlRuns the commands that an instance serves at once.
+	maxControlRecord = 256 << 10
+	maxControlRuns   = 8
+	// controlLate is how much older than its own patience a command may be when it is read. Who asked has given up then.
+	controlLate = time.Minute
+	// controlOpen bounds the wait for the topic at the start; the rest happens beside the work.
+	controlOpen = 5 * time.Second
+	// controlRetry is the pause after an error, controlReply bounds the writing of a reply.
+	controlRetry = 2 * time.Second
+	controlReply = 5 * time.Second
+)
+
+// controlRetention is how long commands and replies are kept.
+var controlRetention = "86400000"
+
+// Command is what instances can be told to do.
+type Command string
+
+// The commands.
+const (
+	CheckpointCommand Command = "checkpoint"
+	SavepointCommand  Command = "savepoint"
+	CancelCommand     Command = "cancel"
+)
+
+// controlRecord is a record of the control topic: a command, or the reply of one instance.
+type controlRecord struct {
+	Version int    `json:"version"`
+	Request string `json:"request"` // id that replies repeat
+
+	Command   Command `json:"command,omitempty"`
+	Savepoint bool    `json:"savepoint,omitempty"` // of cancel
+	Dir       string  `json:"dir,omitempty"`
+	// Patience is how long who commands waits, in milliseconds.
+	Patience int64 `json:"patience_ms,omitempty"`
+
+	Reply *Reply `json:"reply,omitempty"`
+}
+
+// Reply is what one instance says to a command.
+type Reply struct {
+	admin.Part
+	// Skipped: a checkpoint was asked for, and nothing had changed since the last one.
+	Skipped bool `json:"skipped,omitempty"`
+	// Error is what went wrong, in one line; Code is its exit code.
+	Error string     `json:"error,omitempty"`
+	Code  fault.Code `json:"code,omitempty"`
+}
+
+// ControlTopic is the topic that carries commands to all instances of an application.
+func ControlTopic(application string) string { return application + controlSuffix }
+
+func ensureControlTopic(ctx context.Context, cl *kgo.Client, application string) error {
+	policy := "delete"
+	_, err := kafka.EnsureTopic(ctx, cl, ControlTopic(application), 1, map[string]*string{"cleanup.policy": &policy, "retention.ms": &controlRetention})
+	return err
+}
+
+// control reads the commands to all instances. Its goroutine is started by openControl and ended by close, as are those of
+// the commands.
+type control struct {
+	s    *service
+	cl   *kgo.Client
+	ctx  context.Context // of the reading
+	stop context.CancelFunc
+	done chan struct{}   // closed when the reading has ended
+	work context.Context // of the commands
+	kill context.CancelFunc
+	runs sync.WaitGroup
+	slot chan struct{}
+}
+
+// openControl finds the end of the control topic, so that no command is missed which comes after the instance has become a
+// member of the group. Where that does not go, the service does without until it does.
+func (s *service) openControl(ctx context.Context) error {
+	s.ops.starting("looking for commands")
+	cl, err := kafka.NewClient(s.kafka(), kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(1<<20), kgo.FetchMaxPartitionBytes(1<<20),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.ProducerBatchMaxBytes(maxControlRecord+1024), kgo.DisableIdempotentWrite())
+	if err != nil {
+		return fmt.Errorf("client of the control topic: %w", err)
+	}
+	c := &control{s: s, cl: cl, done: make(chan struct{}), slot: make(chan struct{}, maxControlRuns)}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.work, c.kill = context.WithCancel(context.Background())
+	bounded, cancel := context.WithTimeout(ctx, controlOpen)
+	defer cancel()
+	at, err := c.end(bounded)
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("commands to all instances do not reach this one: trying on beside the work", "topic", ControlTopic(s.plan.Application), "error", err)
+	}
+	go c.run(at, err == nil)
+	s.ops.starting("joining the group " + s.plan.Application)
+	s.onClose(func() error { c.close(); return nil })
+	return nil
+}
+
+// close lets the commands that are being served write their replies: the engine has ended, so none has to wait any more.
+func (c *control) close() {
+	c.stop()
+	<-c.done
+	late := time.AfterFunc(controlReply, c.kill)
+	c.runs.Wait()
+	late.Stop()
+	c.kill()
+	c.cl.Close()
+}
+
+// end creates the topic unless it is there, and gives its end.
+func (c *control) end(ctx context.Context) (int64, error) {
+	topic := ControlTopic(c.s.plan.Application)
+	if err := ensureControlTopic(ctx, c.cl, c.s.plan.Application); err != nil {
+		return 0, err
+	}
+	tp := element.TopicPartition{Topic: topic}
+	ends, err := kafka.EndOffsets(ctx, c.cl, []element.TopicPartition{tp})
+	return ends[tp].Offset, err
+}
+
+// run reads until close.
+func (c *control) run(at int64, found bool) {
+	defer close(c.done)
+	topic := ControlTopic(c.s.plan.Application)
+	var err error
+	for !found {
+		if sleep(c.ctx, controlRetry) != nil {
+			return
+		}
+		if at, err = c.end(c.ctx); err == nil {
+			found = true
+		}
+	}
+	// The offset is that of the end at the start. When it is gone, so are the commands: the next one is at the beginning.
+	c.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(at)}})
+	for {
+		fetches := c.cl.PollFetches(c.ctx)
+		if c.ctx.Err() != nil || fetches.IsClientClosed() {
+			return
+		}
+		fetches.EachRecord(func(r *kgo.Record) { c.take(r) })
+		failed := false
+		fetches.EachError(func(_ string, _ int32, err error) { failed = true; c.failed(topic, err) })
+		if failed && sleep(c.ctx, controlRetry) != nil {
+			return
+		}
+	}
+}
+
+// failed goes on at the end where the position is gone: the topic was deleted and made again, or trimmed.
+func (c *control) failed(topic string, err error) {
+	c.s.log.Debug("the control topic cannot be read", "topic", topic, "error", err)
+	at, err := c.end(c.ctx)
+	if err != nil {
+		return
+	}
+	c.cl.RemoveConsumePartitions(map[string][]int32{topic: {0}})
+	c.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(at)}})
+}
+
+// take begins what a record asks for.
+func (c *control) take(r *kgo.Record) {
+	var rec controlRecord
+	if len(r.Value) > maxControlRecord || json.Unmarshal(r.Value, &rec) != nil || rec.Version != controlVersion {
+		c.s.log.Warn("a record of the control topic is no command of this version, and is passed over", "topic", r.Topic, "offset", r.Offset)
+		return
+	}
+	if rec.Reply != nil {
+		return
+	}
+	patience := time.Duration(rec.Patience) * time.Millisecond
+	if age := time.Since(r.Timestamp); age > patience+controlLate {
+		c.s.log.Warn("a command was read too late, and is passed over", "command", string(rec.Command), "request", rec.Request, "age", age.Round(time.Second))
+		return
+	}
+	c.s.log.Info("command to all instances", "command", string(rec.Command), "request", rec.Request)
+	select {
+	case c.slot <- struct{}{}:
+	default:
+		c.reply(rec.Request, Reply{Part: admin.Part{Instance: c.s.instance}, Error: fmt.Sprintf("the instance serves %d commands already", maxControlRuns), Code: fault.NotRunning})
+		return
+	}
+	c.runs.Go(func() {
+		defer func() { <-c.slot }()
+		ctx, cancel := context.WithTimeout(c.work, max(patience, time.Second))
+		defer cancel()
+		c.reply(rec.Request, c.execute(ctx, rec))
+	})
+}
+
+// execute does what a command says.
+func (c *control) execute(ctx context.Context, rec controlRecord) Reply {
+	var rep Reply
+	var err error
+	switch rec.Command {
+	case CheckpointCommand:
+		var t admin.Triggered
+		t, err = c.s.ops.TriggerCheckpoint(ctx)
+		rep.Part, rep.Skipped = t.Part, !t.Needed
+	case SavepointCommand:
+		rep.Part, err = c.s.ops.TriggerSavepoint(ctx, rec.Dir)
+	case CancelCommand:
+		rep.Part, err = c.s.ops.Cancel(ctx, admin.Cancel{Savepoint: rec.Savepoint, Dir: rec.Dir})
+	default:
+		err = fault.Stopf(fault.Usage, "the instance does not know the command %q", rec.Command)
+	}
+	rep.Instance = c.s.instance
+	if err != nil {
+		rep.Error, rep.Code = oneLine(err.Error()), fault.CodeOf(err)
+	}
+	return rep
+}
+
+// reply writes a reply. It is the last thing that an instance does which was cancelled.
+func (c *control) reply(request string, rep Reply) {
+	if err := writeControl(c.work, c.cl, c.s.plan.Application, controlRecord{Request: request, Reply: &rep}); err != nil {
+		c.s.log.Warn("the reply to a command was not written", "request", request, "error", err)
+	}
+}
+
+func writeControl(ctx context.Context, cl *kgo.Client, application string, rec controlRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, controlReply)
+	defer cancel()
+	rec.Version = controlVersion
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxControlRecord {
+		return errors.New("it is too large")
+	}
+	topic := ControlTopic(application)
+	return kafka.Classify(cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Key: []byte(rec.Request), Value: b}).FirstErr(), "write to topic %s", topic)
+}
+
+// newRequest draws the id of a command.
+func newRequest() (string, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", fmt.Errorf("draw a request id: %w", err)
+	}
+	return hex.EncodeToString(b[:]), nil
+}
