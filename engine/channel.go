@@ -38,6 +38,7 @@ type channel struct {
 	receiver *doorbell    // rung when something comes
 	sender   *doorbell    // rung when there is room again
 	news     *atomic.Bool // of the receiver: a barrier that may overtake has come in one of its channels
+	behind   *atomic.Bool // of the receiver: it has as much to take again as a channel takes, so there is no credit
 	feedback bool         // its receiver lies before its sender: there is no credit, or both could wait for each other
 
 	mu       sync.Mutex
@@ -116,6 +117,9 @@ func (c *channel) pushEnd() {
 func (c *channel) credit() bool {
 	if c.feedback {
 		return true
+	}
+	if c.behind.Load() {
+		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,6 +24,9 @@ type input struct {
 	// comes before everything in the channels; until it is worked off nothing is read from them, so that records of one
 	// sender stay in order. No barrier that was taken lies before any of it.
 	replay []topology.Parcel
+	// behind: replay has as many records as a channel may have. Its senders wait meanwhile; else what is in flight would grow
+	// by what the channels hold with every restart.
+	behind atomic.Bool
 
 	current  gate.Barrier // of the newest checkpoint that a barrier came of
 	began    time.Time    // when the first one came
@@ -76,7 +79,11 @@ func (in *input) take(t *task) (bool, error) {
 		p := in.replay[0]
 		in.replay[0] = nil
 		in.replay = in.replay[1:]
-		return true, in.receive(t, p)
+		if err := in.receive(t, p); err != nil {
+			return true, err
+		}
+		in.catchUp()
+		return true, nil
 	}
 	for k := range in.channels {
 		i := (in.next + k) % len(in.channels)
@@ -125,6 +132,29 @@ func (in *input) receive(t *task, p topology.Parcel) error {
 	t.stats.records.Add(int64(n))
 	t.checkLimit()
 	return nil
+}
+
+// fallBehind looks at what a restore has put into replay, before anything runs.
+func (in *input) fallBehind() {
+	in.behind.Store(len(in.channels) > 0 && in.toReplay() >= in.channels[0].limit)
+}
+
+// catchUp lets the senders go on when there is little left of it.
+func (in *input) catchUp() {
+	if !in.behind.Load() || in.toReplay() >= in.channels[0].limit {
+		return
+	}
+	in.behind.Store(false)
+	for _, c := range in.channels {
+		c.sender.ring()
+	}
+}
+
+func (in *input) toReplay() (records int) {
+	for _, p := range in.replay {
+		records += p.Len()
+	}
+	return records
 }
 
 // firstBarrier notes when the alignment of a checkpoint began.

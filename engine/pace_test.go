@@ -38,3 +38,33 @@ func TestABarrierThatOvertakesWaitsForNoParcel(t *testing.T) {
 	w.exact()
 	t.Logf("the slowest checkpoint took %v", time.Duration(slowest.Load()))
 }
+
+// What is in flight does not grow from restart to restart: while a subtask has as much to take again as a channel holds,
+// nobody sends to it.
+func TestWhatIsInFlightStaysBoundedOverRestarts(t *testing.T) {
+	const partitions, limit = 2, 64
+	w := newWorld(t, partitions)
+	w.produce(9000, 17)
+	var n, most atomic.Int64
+	lis := &Listener{CheckpointCompleted: func(s checkpoint.CheckpointStats) {
+		if s.Unaligned && s.Buffered > limit {
+			n.Add(1)
+			most.Store(max(most.Load(), s.Buffered))
+		}
+	}}
+	for round := range 8 {
+		cfg := w.config()
+		cfg.Unaligned, cfg.Interval, cfg.ChannelRecords, cfg.ShutdownTimeout = true, 5*time.Millisecond, limit, 1
+		n.Store(0)
+		kill := w.startPlan(slowPlan(t, 1, 2*time.Millisecond), cfg, w.ports(), lis)
+		require.Eventually(t, func() bool { return n.Load() >= 5 }, 10*time.Second, time.Millisecond)
+		require.NoError(t, kill())
+		t.Logf("round %d: %d records in flight at most", round, most.Load())
+	}
+	// A channel gives credit below its limit, for a delivery of up to 20 records of this world.
+	require.LessOrEqual(t, most.Load(), int64(partitions*(limit+20)+limit))
+	stop := w.startPlan(slowPlan(t, 3, 0), w.config(), w.ports(), lis)
+	w.outputs()
+	require.NoError(t, stop())
+	w.exact()
+}

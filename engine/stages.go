@@ -138,6 +138,7 @@ func (in *intake) replayAll(decisions map[element.TaskID]snapshot.Decision) erro
 			if err := in.replay(in.ctx, t, d); err != nil {
 				return err
 			}
+			t.in.fallBehind()
 		}
 	}
 	return nil
@@ -161,7 +162,7 @@ func (a *attempt) wire() {
 			sender := a.tasks[id]
 			cs := make([]*channel, len(receivers))
 			for i, r := range receivers {
-				cs[i] = &channel{limit: cfg.ChannelRecords, receiver: r.bell, sender: sender.bell, news: &r.in.news, feedback: r.feedbackOnly}
+				cs[i] = &channel{limit: cfg.ChannelRecords, receiver: r.bell, sender: sender.bell, news: &r.in.news, behind: &r.in.behind, feedback: r.feedbackOnly}
 				r.in.channels = append(r.in.channels, cs[i])
 			}
 			sender.outs.add(s.Index, cs)
