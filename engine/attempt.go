@@ -68,6 +68,7 @@ type owned struct {
 	epoch      uint64                  // the ownership epoch of its partition
 	fresh      bool                    // has no committed offset yet
 	fed        bool                    // records come to it
+	sources    []snapshot.TaskEntry    // those tasks
 	rescaled   bool                    // its state was read from other tasks of the checkpoint: nothing on disk is its own yet
 	over       bool                    // no record comes to it any more
 	halted     bool                    // it was told to take no records any more

@@ -32,6 +32,8 @@ type Config struct {
 	TransactionTimeout time.Duration
 	// AtLeastOnce: barriers hold nothing up behind an exchange, and the sinks hold nothing back.
 	AtLeastOnce bool
+	// NoSnapshots: nothing of the state is written or read. Each attempt begins with empty state at the committed positions.
+	NoSnapshots bool
 	// Unaligned: barriers overtake records on the way, which become part of the checkpoint. With an AlignedTimeout above 0 a
 	// checkpoint begins aligned, and a task whose barriers have not come together by then goes on unaligned.
 	Unaligned      bool

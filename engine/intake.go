@@ -55,6 +55,14 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})
 	}
 	in.lastID = snapshot.NextID(in.facts) - 1
+	if a.r.cfg.NoSnapshots {
+		input.Tasks = withoutState(in.facts)
+		decisions, err := snapshot.Resolve(input)
+		if err != nil {
+			return nil, in.stillRefused(err)
+		}
+		return decisions, nil
+	}
 	if a.r.cfg.RecoverFromStore {
 		return in.resolveOrRecover(input)
 	}
@@ -76,6 +84,26 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		return nil, in.stillRefused(err)
 	}
 	return decisions, nil
+}
+
+// withoutState gives the facts as if no state belonged to any position.
+func withoutState(facts []snapshot.TaskFacts) []snapshot.TaskFacts {
+	out := slices.Clone(facts)
+	for i := range out {
+		out[i].Inputs = slices.Clone(out[i].Inputs)
+		for k := range out[i].Inputs {
+			input := &out[i].Inputs[k]
+			h, err := snapshot.ParseHandle(input.Metadata)
+			if err != nil || !input.Found {
+				continue
+			}
+			h.Kind, h.Root = snapshot.HandleEmpty, snapshot.RootRef{Name: h.Root.Name}
+			if text, err := h.Encode(); err == nil {
+				input.Metadata = text
+			}
+		}
+	}
+	return out
 }
 
 // stillRefused looks at the offsets again before a refusal ends the process. A process that was frozen, and whose place was

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -53,7 +54,18 @@ func (a *attempt) writeRecovered() (*snapshot.RootRef, error) {
 		if !t.recovered {
 			continue
 		}
-		root.Tasks = append(root.Tasks, t.committed)
+		entries := []snapshot.TaskEntry{t.committed}
+		if t.rescaled {
+			entries = t.sources // what the next attempt needs if this one commits no more than its start
+		}
+		for _, e := range entries {
+			if !slices.ContainsFunc(root.Tasks, func(o snapshot.TaskEntry) bool { return o.Task == e.Task }) {
+				root.Tasks = append(root.Tasks, e)
+			}
+		}
+		if t.rescaled {
+			continue
+		}
 		if root.Predecessor == nil || root.Predecessor.Name.ID < t.root.Name.ID {
 			root.Predecessor = t.root
 		}

@@ -63,7 +63,7 @@ func (in *intake) restoreSubtask(ctx context.Context, t *owned, d snapshot.Decis
 	if len(d.Sources) == 0 || d.Entry.Parallelism > 0 {
 		return in.restoreOwn(ctx, t, d)
 	}
-	t.rescaled = true
+	t.rescaled, t.recovered, t.sources = true, d.Kind == snapshot.Recovered, d.Sources
 	if err := a.readState(ctx, t); err != nil { // no root: an empty store with the states of the plan
 		return err
 	}

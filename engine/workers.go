@@ -32,6 +32,10 @@ func (a *attempt) workerUnder(stop *func(), f func(ctx context.Context) event) {
 // tasks go on meanwhile.
 func (a *attempt) persist(id element.CheckpointID) {
 	p := a.inFlight(id)
+	if a.r.cfg.NoSnapshots {
+		a.worker(p, func(context.Context) event { return event{kind: evPersisted, id: id} })
+		return
+	}
 	deltas := make([]snapshot.TaskDelta, 0, len(p.acks))
 	var all []Frozen
 	var before []int64 // bytes of the runs that the deltas follow
@@ -136,6 +140,11 @@ func (a *attempt) seal(id element.CheckpointID) {
 // writeRoot writes the file that names everything the checkpoint consists of.
 func (a *attempt) writeRoot(id element.CheckpointID) {
 	p, cfg := a.inFlight(id), a.r.cfg
+	if cfg.NoSnapshots {
+		p.root = &snapshot.Root{}
+		a.worker(p, func(context.Context) event { return event{kind: evRoot, id: id} })
+		return
+	}
 	root := &snapshot.Root{
 		Name:             p.name,
 		Predecessor:      p.follows,
@@ -213,7 +222,7 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 			continue
 		}
 		h := a.newHandle(ack.position)
-		if h.Root.Name = p.name; !t.starts() {
+		if h.Root.Name = p.name; !t.starts() && !a.r.cfg.NoSnapshots {
 			h.Kind, h.Root = snapshot.HandleCheckpoint, p.ref
 		}
 		text, err := h.Encode()
@@ -257,9 +266,11 @@ func (a *attempt) complete(id element.CheckpointID) error {
 	a.pending = slices.DeleteFunc(a.pending, func(o *pending) bool { return o == p })
 	a.r.losses = 0
 	ref := p.ref
-	a.last = &ref
-	for _, o := range a.pending {
-		o.follows = &ref
+	if !a.r.cfg.NoSnapshots {
+		a.last = &ref
+		for _, o := range a.pending {
+			o.follows = &ref
+		}
 	}
 	for _, entry := range p.root.Tasks {
 		t := a.tasks[entry.Task]
@@ -268,7 +279,7 @@ func (a *attempt) complete(id element.CheckpointID) error {
 		a.adopted(entry)
 	}
 	for task := range p.acks {
-		if t := a.tasks[task]; t.starts() {
+		if t := a.tasks[task]; t.starts() || a.r.cfg.NoSnapshots {
 			t.fresh = false
 			t.inbox.commit(id)
 		}
@@ -277,7 +288,7 @@ func (a *attempt) complete(id element.CheckpointID) error {
 	a.dropLeaving(p)
 	a.release(id)
 	err := a.begin(p)
-	if a.r.ports.Local != nil {
+	if a.r.ports.Local != nil && !a.r.cfg.NoSnapshots {
 		a.r.ports.Local.Committed(ref, p.root.Tasks)
 	}
 	last, _ := a.co.Stats().Of(id)
@@ -288,8 +299,10 @@ func (a *attempt) complete(id element.CheckpointID) error {
 		a.r.lis.Looping(id, p.looping)
 	}
 	a.completed(p, last)
-	a.markCommitted(ref)
-	a.house(ref)
+	if !a.r.cfg.NoSnapshots {
+		a.markCommitted(ref)
+		a.house(ref)
+	}
 	return err
 }
 
