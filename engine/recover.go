@@ -77,8 +77,10 @@ func (a *attempt) writeRecovered() (*snapshot.RootRef, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the root of the recovered tasks: %w", err)
 	}
-	for _, e := range root.Tasks {
-		a.tasks[e.Task].root = &ref
+	for _, id := range a.order {
+		if t := a.tasks[id]; t.recovered && !t.rescaled {
+			t.root = &ref
+		}
 	}
 	return &ref, nil
 }

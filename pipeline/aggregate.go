@@ -173,6 +173,11 @@ type folder struct {
 
 // Fold implements topology.Folder. What it passes on is a row.
 func (p *folder) Fold(dst, old []byte, in *record, out *any) ([]byte, error) {
+	b, err := p.foldAll(dst, old, in, out)
+	return b, topology.Permanent(err) // expressions give the same for the same record
+}
+
+func (p *folder) foldAll(dst, old []byte, in *record, out *any) ([]byte, error) {
 	// Values of the record must not stay alive while no other one comes.
 	defer p.forget()
 	if err := p.load(old); err != nil {

@@ -227,14 +227,14 @@ func (k *keyer) key(r *record) (key wireKey, null bool, err error) {
 	defer k.rooms.Put(room)
 	defer room.forget()
 	if err := k.e.evalInto(r, &room.value); err != nil {
-		return nil, false, err
+		return nil, false, topology.Permanent(err)
 	}
 	if kind := room.value.Kind(); kind == json.KindNull || kind == json.KindMissing {
 		return nil, true, nil
 	}
 	b, err := k.append(room.begin(), &room.value)
 	if err != nil {
-		return nil, false, fmt.Errorf("%s: encode key as %s: %w", k.e.source, k.format.name, err)
+		return nil, false, topology.Permanent(fmt.Errorf("%s: encode key as %s: %w", k.e.source, k.format.name, err))
 	}
 	return room.end(b), false, nil
 }

@@ -88,10 +88,10 @@ func (b *builder) buildFilter(s *stream, in flow, e *expression) {
 		}
 		var v json.Value
 		if err := e.evalInto(r, &v); err != nil {
-			return false, err
+			return false, topology.Permanent(err)
 		}
 		if v.Kind() != json.KindBool {
-			return false, fmt.Errorf("%s: a filter is true or false, but the expression gives %s", e.source, describe(v.Any()))
+			return false, topology.Permanent(fmt.Errorf("%s: a filter is true or false, but the expression gives %s", e.source, describe(v.Any())))
 		}
 		return v.Bool(), nil
 	})
@@ -172,7 +172,7 @@ func (b *builder) mapTo(s *stream, in flow, asks bool, eval func(*record) (any, 
 		}
 		v, err := eval(in)
 		if err != nil {
-			return err
+			return topology.Permanent(err)
 		}
 		out.Value, out.Tombstone = v, v == nil
 		return nil

@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/millweir/millweir/serde"
@@ -65,14 +64,14 @@ func (a *aggregateOp[K, V, A]) update(in *Rec[K, V]) (value A, raw []byte, err e
 	}
 	if !a.keepRaw {
 		if a.encoded, err = a.acc.Append(a.encoded[:0], acc); err != nil {
-			return acc, nil, fmt.Errorf("encode accumulator as %s: %w", a.acc.Name(), err)
+			return acc, nil, codecError("encode accumulator as "+a.acc.Name(), err)
 		}
 		a.table.Put(in.RawKey, a.encoded)
 		return acc, nil, nil
 	}
 	b, err := a.acc.Append(a.arena.begin(), acc)
 	if err != nil {
-		return acc, nil, fmt.Errorf("encode accumulator as %s: %w", a.acc.Name(), err)
+		return acc, nil, codecError("encode accumulator as "+a.acc.Name(), err)
 	}
 	raw = a.arena.end(b)
 	a.table.Put(in.RawKey, raw)
@@ -147,10 +146,10 @@ func (a *fixedAggregateOp[K, V, A]) undo() {
 func (a *fixedAggregateOp[K, V, A]) store(slot []byte, acc A) error {
 	b, err := a.acc.Append(slot[:0:len(slot)], acc)
 	if err != nil {
-		return fmt.Errorf("encode accumulator as %s: %w", a.acc.Name(), err)
+		return codecError("encode accumulator as "+a.acc.Name(), err)
 	}
 	if len(b) != a.size {
-		return fmt.Errorf("accumulator: %w", &serde.LengthError{Codec: a.acc.Name(), Want: a.size, Got: len(b)})
+		return codecError("accumulator", &serde.LengthError{Codec: a.acc.Name(), Want: a.size, Got: len(b)})
 	}
 	if unsafe.SliceData(b) != unsafe.SliceData(slot) {
 		copy(slot, b)
@@ -160,5 +159,5 @@ func (a *fixedAggregateOp[K, V, A]) store(slot []byte, acc A) error {
 
 // stateError says that stored bytes cannot be read.
 func stateError(codec string, err error) error {
-	return fmt.Errorf("decode state as %s: %w", codec, err)
+	return codecError("decode state as "+codec, err)
 }

@@ -136,7 +136,12 @@ func TestErrorsAndPanicsOfUserCodeFollowThePolicy(t *testing.T) {
 			task, _ := drive(t, build(topology.OnDecodeError(topology.Skip)))
 			err := task.Process(from, records)
 			require.EqualError(t, err, "topic in partition 3 offset 2: step step: "+step.reason)
-			require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+			want := fault.Restart // user code may fail for a reason that passes
+			if name == "sink" {
+				want = fault.Stop
+			}
+			require.Equal(t, want, fault.RecoveryOf(err))
+			require.Equal(t, fault.BadRecord, fault.CodeOf(err))
 			require.Equal(t, err, task.Process(from, nil), "a failed task stays failed")
 			require.Equal(t, err, task.Flush())
 			var rerr *topology.RecordError
@@ -295,4 +300,26 @@ func TestBranchesSeeTheSameRecordsWhateverTheBatches(t *testing.T) {
 		require.NoError(rt, env.Check())
 		require.NoError(rt, task.Close())
 	})
+}
+
+// What the same record gives every time ends the service at once: also errors of user code that it marks so.
+func TestErrorsThatNeverPassAreFinal(t *testing.T) {
+	b := topology.New("app")
+	s := topology.FromTopic(b, "src", "in", serde.String(), serde.String())
+	topology.ToTopic(topology.MapRec(s, "step", func(_, _ *topology.Rec[string, string]) error {
+		return topology.Permanent(errors.New("never"))
+	}), "out", "out", serde.String(), serde.String())
+	task, _ := drive(t, b)
+	err := task.Process(from, []element.Record{{Key: []byte("k"), Value: []byte("x"), Offset: 4}})
+	require.ErrorContains(t, err, "step step: never")
+	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+	require.NoError(t, topology.Permanent(nil))
+
+	b = topology.New("app") // and a null key in a keyed step
+	s = topology.FromTopic(b, "src", "in", serde.String(), serde.String())
+	topology.ToTopic(topology.Count(s, "step"), "out", "out", serde.String(), serde.Int64())
+	task, _ = drive(t, b)
+	err = task.Process(from, []element.Record{{Value: []byte("x"), Offset: 4}})
+	require.ErrorIs(t, err, topology.ErrNullKey)
+	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
 }

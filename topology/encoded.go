@@ -151,7 +151,7 @@ func (a *encodedAggregateOp[K, V, W]) inPlace(in *Rec[K, V], out *W) error {
 	}
 	a.scratch = b
 	if len(b) != a.size {
-		return fmt.Errorf("accumulator: %w", &serde.LengthError{Codec: a.codec, Want: a.size, Got: len(b)})
+		return codecError("accumulator", &serde.LengthError{Codec: a.codec, Want: a.size, Got: len(b)})
 	}
 	copy(slot, b)
 	a.fresh = nil

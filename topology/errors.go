@@ -124,5 +124,51 @@ func (e *PlanError) Error() string {
 	return fmt.Sprintf("topology %q has %d %s: %s", e.Application, len(parts), noun, strings.Join(parts, "; "))
 }
 
-// bad classes a record error for the policy Fail: a new attempt would meet the same record again.
-func bad(e *RecordError) error { return fault.Stopf(fault.BadRecord, "%w", e) }
+// bad classes an error of a record. User code may fail for a reason that passes, so a new attempt has a point (the restart
+// strategy ends it when the same record fails again and again), unless it says something else by a class of its own. A
+// record that cannot be encoded or decoded, or breaks a rule of this package, fails every time.
+func bad(e *RecordError) error {
+	recovery := fault.RecoveryOf(e.Reason)
+	if isFixed(e.Reason) {
+		recovery = fault.Stop
+	}
+	return fault.New(recovery, fault.BadRecord, "%w", e)
+}
+
+func isFixed(reason error) bool {
+	if errors.As(reason, new(*fixedError)) {
+		return true
+	}
+	for _, err := range []error{ErrNullKey, ErrOverflow, ErrNaN, ErrNoRecord, ErrTooManyTimers, ErrNoOnTimer, ErrTooManyOutputs} {
+		if errors.Is(reason, err) {
+			return true
+		}
+	}
+	return false
+}
+
+// fixedError is an error that a record makes every time.
+type fixedError struct {
+	what string
+	err  error
+}
+
+func codecError(what string, err error) error { return &fixedError{what, err} }
+
+// Permanent marks an error of a user function as one that the same record gives every time: under the policy Fail the
+// service stops at once instead of trying again. nil stays nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fixedError{err: err}
+}
+
+func (e *fixedError) Error() string {
+	if e.what == "" {
+		return e.err.Error()
+	}
+	return e.what + ": " + e.err.Error()
+}
+
+func (e *fixedError) Unwrap() error { return e.err }

@@ -227,7 +227,7 @@ func TestErrorsBehindAnExchangeNameTheRecord(t *testing.T) {
 	require.NoError(t, g.process("in", 1, kv(7, "k", "fine"), kv(8, "k", "bad")))
 	err := g.settle(first)
 	require.EqualError(t, err, "topic in partition 1 offset 8: step check: bad value")
-	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
 
 	g = keyed(t, topology.OnError(topology.Skip))
 	require.NoError(t, g.process("in", 1, kv(7, "k", "bug"), kv(8, "k", "bad"), kv(9, "k", "bee")))

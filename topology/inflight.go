@@ -78,7 +78,7 @@ func appendBytes(dst, b []byte) []byte {
 func (x *exchange[K, V]) encodeKey(a *arena, key K) ([]byte, error) {
 	b, err := x.key.Append(a.begin(), key)
 	if err != nil {
-		return nil, fmt.Errorf("encode key as %s: %w", x.key.Name(), err)
+		return nil, codecError("encode key as "+x.key.Name(), err)
 	}
 	return a.end(b), nil
 }
@@ -91,7 +91,7 @@ func (x *exchange[K, V]) encodeValue(dst []byte, v V) (b []byte, err error) {
 		}
 	}()
 	if b, err = x.value.Append(dst, v); err != nil {
-		return nil, fmt.Errorf("encode value as %s: %w", x.value.Name(), err)
+		return nil, codecError("encode value as "+x.value.Name(), err)
 	}
 	return b, nil
 }
@@ -144,12 +144,12 @@ func (x *exchange[K, V]) decodePair(rawKey, rawValue []byte) (key K, value V, er
 	}()
 	if rawKey != nil {
 		if key, err = x.key.Decode(rawKey); err != nil {
-			return key, value, fmt.Errorf("decode key as %s: %w", x.key.Name(), err)
+			return key, value, codecError("decode key as "+x.key.Name(), err)
 		}
 	}
 	if rawValue != nil {
 		if value, err = x.value.Decode(rawValue); err != nil {
-			return key, value, fmt.Errorf("decode value as %s: %w", x.value.Name(), err)
+			return key, value, codecError("decode value as "+x.value.Name(), err)
 		}
 	}
 	return key, value, nil

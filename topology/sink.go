@@ -1,8 +1,6 @@
 package topology
 
 import (
-	"fmt"
-
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/serde"
 )
@@ -75,7 +73,7 @@ func (s *sinkOp[K, V]) encodeKey(in *Rec[K, V]) ([]byte, error) {
 	}
 	b, err := s.key.Append(s.arena.begin(), in.Key)
 	if err != nil {
-		return nil, fmt.Errorf("encode key as %s: %w", s.key.Name(), err)
+		return nil, codecError("encode key as "+s.key.Name(), err)
 	}
 	return s.arena.end(b), nil
 }
@@ -89,7 +87,7 @@ func (s *sinkOp[K, V]) encodeValue(in *Rec[K, V]) ([]byte, error) {
 	}
 	b, err := s.value.Append(s.arena.begin(), in.Value)
 	if err != nil {
-		return nil, fmt.Errorf("encode value as %s: %w", s.value.Name(), err)
+		return nil, codecError("encode value as "+s.value.Name(), err)
 	}
 	return s.arena.end(b), nil
 }

@@ -1,8 +1,6 @@
 package topology
 
 import (
-	"fmt"
-
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/serde"
 )
@@ -65,7 +63,7 @@ func (s *sourceOp[K, V]) run(from int) (int, error) {
 		if in.Key != nil {
 			k, err := s.key.Decode(in.Key)
 			if err != nil {
-				return i, fmt.Errorf("decode key as %s: %w", s.key.Name(), err)
+				return i, codecError("decode key as "+s.key.Name(), err)
 			}
 			out.Key = k
 		}
@@ -73,7 +71,7 @@ func (s *sourceOp[K, V]) run(from int) (int, error) {
 		if in.Value != nil {
 			v, err := s.value.Decode(in.Value)
 			if err != nil {
-				return i, fmt.Errorf("decode value as %s: %w", s.value.Name(), err)
+				return i, codecError("decode value as "+s.value.Name(), err)
 			}
 			out.Value = v
 		}

@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/millweir/millweir/serde"
@@ -57,7 +56,7 @@ func (t *timerRun[K, V, W]) one(next timer) error {
 	t.p.ctx.timers.take(next)
 	key, err := t.key.Decode(next.key)
 	if err != nil {
-		return fmt.Errorf("decode key as %s: %w", t.key.Name(), err)
+		return codecError("decode key as "+t.key.Name(), err)
 	}
 	t.rec = Rec[K, V]{Key: key, RawKey: next.key, Timestamp: next.at, Offset: -1}
 	t.p.begin(&t.rec)
