@@ -5,8 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasink"
 	"github.com/millweir/millweir/txn"
 )
 
@@ -24,9 +26,25 @@ const (
 // committer is the transaction manager as the engine sees it. Its Init also ends what instances that are gone have left
 // open: the stable read that follows would wait for the timeout of those transactions.
 type committer struct {
-	*txn.Manager
+	committing
 	s *service
 }
+
+// committing is what makes the output and its commits: transactions, or in at-least-once mode what goes out as it comes.
+type committing interface {
+	kafkasink.Transactions
+	Init(ctx context.Context) error
+	CommitInitial(ctx context.Context, c checkpoint.Commit) error
+	Commit(ctx context.Context, c checkpoint.Commit) error
+	Abort(ctx context.Context) error
+	FenceGone(ctx context.Context, known []string, living func(context.Context) ([]string, error)) ([]string, error)
+	Close()
+}
+
+var (
+	_ committing = (*txn.Manager)(nil)
+	_ committing = (*txn.Plain)(nil)
+)
 
 var _ engine.Committer = committer{}
 
@@ -40,7 +58,7 @@ func (c committer) Init(ctx context.Context) error {
 	if err := c.s.lookAtOutputs(ctx); err != nil {
 		return err
 	}
-	if err := c.Manager.Init(ctx); err != nil {
+	if err := c.committing.Init(ctx); err != nil {
 		return err
 	}
 	c.FenceGone(ctx)

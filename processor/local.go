@@ -73,7 +73,7 @@ var _ engine.LocalCopy = (*keeper)(nil)
 // openLocal opens the local copy, which only recovery reads, for the badger backend. The service goes on without it when
 // that fails.
 func (s *service) openLocal(context.Context) error {
-	if s.cfg.Backend != Badger || s.cfg.NoLocalRecovery || len(s.plan.States) == 0 {
+	if s.cfg.Backend != Badger || s.cfg.NoLocalRecovery || s.cfg.DisabledCheckpoints || len(s.plan.States) == 0 {
 		return nil
 	}
 	pace := s.cfg.local.withDefaults()

@@ -107,6 +107,7 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 	}
 	logAssignment(log, lis, user)
 	logAbandoned(log, lis, user)
+	logKept(log, lis, user)
 	return lis
 }
 
@@ -116,6 +117,25 @@ func logAbandoned(log *slog.Logger, lis *engine.Listener, user engine.Listener) 
 		log.Warn("checkpoint given up, the next one covers its work", "checkpoint", uint64(ids[0]), "given_up", len(ids), "reason", reason.String(), "error", err)
 		if user.CheckpointAbandoned != nil {
 			user.CheckpointAbandoned(ids, reason, err)
+		}
+	}
+}
+
+// logKept adds what tells of savepoints that cannot be read, and of records that no checkpoint has.
+func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
+	lis.SavepointUnusable = func(task element.TaskID, ref snapshot.SavepointRef, err error) {
+		log.Warn("the savepoint cut with the checkpoint cannot be read, the checkpoint is", "task", task.String(), "savepoint", ref.Path, "error", err)
+		if user.SavepointUnusable != nil {
+			user.SavepointUnusable(task, ref, err)
+		}
+	}
+	var looping atomic.Int64
+	lis.Looping = func(id element.CheckpointID, records int64) {
+		if n := looping.Add(1); n <= skipLogged || n%1000 == 0 {
+			log.Warn("records on a feedback edge are not part of the checkpoint", "checkpoint", uint64(id), "records", records)
+		}
+		if user.Looping != nil {
+			user.Looping(id, records)
 		}
 	}
 }

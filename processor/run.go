@@ -67,8 +67,7 @@ type service struct {
 	repo        *snapshot.Repository
 	reads       reads
 	group       *kafkasrc.Group
-	outputs     outputs
-	manager     *txn.Manager
+	if err = s.openCommits(); err != nil {
 	later       goneSearch
 	local       engine.LocalCopy // nil without one
 	runner      atomic.Pointer[engine.Runner]
@@ -128,7 +127,11 @@ func (s *service) openCluster(ctx context.Context) error {
 }
 
 func (s *service) probe(ctx context.Context) (err error) {
-	s.cluster, err = kafka.Probe(ctx, s.kafka(), kafka.Need{Topics: s.topics(), TransactionTimeout: s.cfg.TransactionTimeout})
+	need := kafka.Need{Topics: s.topics(), TransactionTimeout: s.cfg.TransactionTimeout}
+	if s.cfg.loose() {
+		need.TransactionTimeout = 0
+	}
+	s.cluster, err = kafka.Probe(ctx, s.kafka(), need)
 	return err
 }
 
@@ -149,7 +152,7 @@ func (s *service) topics() []string {
 func (s *service) openCheckpoints(ctx context.Context) error {
 	var err error
 	s.repo, err = snapshot.OpenRepository(ctx, snapshot.Config{
-		Dir: s.cfg.CheckpointsDir, Storage: s.cfg.Storage, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.RetainedCheckpoints, Logger: s.log,
+		Dir: s.cfg.CheckpointsDir, Storage: s.cfg.Storage, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.retained(), Logger: s.log,
 		MemoryThreshold: int(max(s.cfg.MemoryThreshold, 0)), WriteBufferSize: int(s.cfg.WriteBufferSize),
 	})
 	if err != nil {
@@ -169,11 +172,7 @@ func (s *service) openKafka(ctx context.Context) error {
 	s.onClose(func() error { cl.Close(); return nil })
 	s.reads = reads{cl: cl, group: s.plan.Application}
 
-	s.manager, err = txn.NewManager(txn.Config{
-		Kafka: s.kafka(), Application: s.plan.Application, Instance: s.instance, Group: s.plan.Application,
-		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, TopicMaxBytes: s.outputs.maxBytes, Patience: s.patience, Logger: s.log, Fence: s.fence,
-	})
-	if err != nil {
+	if err = s.openCommits(); err != nil {
 		return err
 	}
 	s.onClose(func() error { s.manager.Close(); return nil })
@@ -194,6 +193,21 @@ func (s *service) openKafka(ctx context.Context) error {
 	s.onClose(func() error { s.group.Close(); return nil })
 	s.reads.owned = func() []element.TopicPartition { return s.group.Current().Partitions }
 	return nil
+}
+
+// openCommits makes the transactions, or what stands in their place when none are wanted.
+func (s *service) openCommits() error {
+	cfg := txn.Config{
+		Kafka: s.kafka(), Application: s.plan.Application, Instance: s.instance, Group: s.plan.Application,
+		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, TopicMaxBytes: s.outputs.maxBytes, Patience: s.patience, Logger: s.log, Fence: s.fence,
+	}
+	var err error
+	if s.cfg.loose() {
+		s.manager, err = txn.NewPlain(cfg)
+	} else {
+		s.manager, err = txn.NewManager(cfg)
+	}
+	return err
 }
 
 // beforeRevoke lets the tasks of partitions leave that the group gives to another member. The group waits meanwhile.
@@ -217,29 +231,73 @@ func (s *service) run(ctx context.Context) error {
 		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
 		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone,
+		WriteSavepoint: s.writeSavepoint, OpenSavepoint: openSavepoint,
 		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{})} },
 	}
 	if s.cfg.Decorate != nil {
 		s.cfg.Decorate(&ports)
 	}
-	r, err := engine.New(s.plan, engine.Config{
-		Application: s.plan.Application, Instance: s.instance, ClusterID: s.cluster.ID, Incarnation: s.incarnation,
-		Interval: s.cfg.Interval, CheckpointTimeout: s.cfg.CheckpointTimeout, MinPause: s.cfg.MinPause,
-		MaxConcurrent: s.cfg.MaxConcurrent, TolerableFailures: max(s.cfg.TolerableFailures, checkpoint.Unlimited), TransactionTimeout: s.cfg.TransactionTimeout,
-		Unaligned: s.cfg.Unaligned, AlignedTimeout: s.cfg.AlignedTimeout, ForceIterations: s.cfg.ForceIterations, Restart: s.cfg.Restart,
-		UncommittedLimit: s.cfg.UncommittedLimit, ShutdownTimeout: s.cfg.ShutdownTimeout,
-		RecoverFromStore: s.cfg.RecoverFromStore,
-	}, ports, logging(s.log, s.ops.listener(s.cfg.Listener)))
+	r, err := engine.New(s.plan, s.engineConfig(), ports, logging(s.log, s.ops.listener(s.cfg.Listener)))
 	if err != nil {
 		return err
 	}
-	s.log.Info("starting", "instance", s.instance, "cluster", s.cluster.ID, "brokers", s.cfg.Brokers, "checkpoints", s.cfg.CheckpointsDir,
-		"interval", s.cfg.Interval, "transaction_timeout", s.cfg.TransactionTimeout, "mode", "exactly-once")
+	s.sayHow()
 	s.runner.Store(r)
 	err = r.Run(ctx)
 	s.runner.Store(nil)
 	s.farewell(ctx, err)
 	return err
+}
+
+// engineConfig gives the engine's part of the settings.
+func (s *service) engineConfig() engine.Config {
+	c := s.cfg
+	e := engine.Config{
+		Application: s.plan.Application, Instance: s.instance, ClusterID: s.cluster.ID, Incarnation: s.incarnation,
+		Interval: c.Interval, CheckpointTimeout: c.CheckpointTimeout, MinPause: c.MinPause,
+		MaxConcurrent: c.MaxConcurrent, TolerableFailures: max(c.TolerableFailures, checkpoint.Unlimited), TransactionTimeout: c.TransactionTimeout,
+		AtLeastOnce: c.loose(), NoSnapshots: c.DisabledCheckpoints,
+		Unaligned: c.Unaligned, AlignedTimeout: c.AlignedTimeout, ForceIterations: c.ForceIterations, Restart: c.Restart,
+		SyncSnapshots: c.SyncSnapshots, FullSnapshots: c.FullSnapshots, PreferCheckpoint: c.PreferCheckpointForRecovery,
+		UncommittedLimit: c.UncommittedLimit, ShutdownTimeout: c.ShutdownTimeout,
+		RecoverFromStore: c.RecoverFromStore,
+	}
+	if c.loose() {
+		e.TransactionTimeout = 0 // there is none that could end
+	}
+	if c.DisabledCheckpoints {
+		e.MaxConcurrent, e.MinPause, e.TolerableFailures, e.Unaligned, e.AlignedTimeout, e.FullSnapshots, e.SyncSnapshots = 1, 0, 0, false, 0, false, false
+		e.Interval, e.CheckpointTimeout = offsetsInterval, offsetsTimeout
+	}
+	return e
+}
+
+// Without checkpoints the offsets are committed so often, and a commit may take so long.
+const (
+	offsetsInterval = time.Second
+	offsetsTimeout  = 30 * time.Second
+)
+
+// loose says that there are no transactions.
+func (c Config) loose() bool { return c.Mode == AtLeastOnce || c.DisabledCheckpoints }
+
+// sayHow logs how the service works, and what of its settings means less than one may think.
+func (s *service) sayHow() {
+	c := s.cfg
+	mode := string(c.Mode)
+	if c.DisabledCheckpoints {
+		mode = "no checkpoints"
+		s.log.Warn("CHECKPOINTS ARE DISABLED (checkpointing.interval: disabled): state is kept in memory only and begins empty with every attempt; offsets are committed as records are processed, output may repeat after a failure",
+			"stateful_steps", len(s.plan.States))
+	}
+	s.log.Info("starting", "instance", s.instance, "cluster", s.cluster.ID, "brokers", c.Brokers, "checkpoints", c.CheckpointsDir,
+		"interval", c.Interval, "transaction_timeout", c.TransactionTimeout, "mode", mode)
+	for _, line := range Ignored(c) {
+		s.log.Warn("a setting has no effect, or less than one may think", "setting", line)
+	}
+	if s.plan.HasFeedback() {
+		s.log.Warn("records go around within the process (checkpointing.force: true): those on a feedback edge at a checkpoint, and what they would have changed, are lost with a failure; the log and the metrics count them")
+	}
 }
 
 // farewell leaves the group, unless the operator named the instance: then it is expected back under that name. It leaves
@@ -272,3 +330,4 @@ func (s *service) inputPartitions() int {
 	}
 	return n
 }
+	if err = s.openCommits(); err != nil {

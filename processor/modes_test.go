@@ -1,0 +1,96 @@
+package processor
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/topology"
+)
+
+func countByKey(t *testing.T, app string) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", inTopic(), serde.String(), serde.String())
+	topology.ToTopic(topology.Count(in, "count"), "out", outTopic(), serde.String(), serde.Int64())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+func (b *bed) put(n int) {
+	b.t.Helper()
+	recs := make([]*kgo.Record, n)
+	for i := range recs {
+		recs[i] = &kgo.Record{Key: fmt.Appendf(nil, "k%d", i%10), Value: []byte("v")}
+	}
+	require.NoError(b.t, b.cl.ProduceSync(b.t.Context(), recs...).FirstErr())
+}
+
+// The state goes on from run to run although there are no transactions, and output is there before the commit.
+func TestAtLeastOnceKeepsTheState(t *testing.T) {
+	b := newBed(t)
+	const app = "loose"
+	for round := range 3 {
+		cfg := b.config()
+		cfg.Mode, cfg.RetainedCheckpoints = AtLeastOnce, 1
+		stop := b.start(countByKey(t, app), cfg)
+		b.put(100)
+		require.Eventually(t, func() bool { return len(b.counts()) >= 100*(round+1) && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
+		require.NoError(t, stop())
+	}
+	highest := map[string]int64{}
+	for _, c := range b.counts() {
+		highest[c.key] = max(highest[c.key], c.n)
+	}
+	require.Len(t, highest, 10)
+	for key, n := range highest {
+		require.EqualValues(t, 30, n, key)
+	}
+	// And exactly-once goes on from there.
+	stop := b.start(countByKey(t, app), b.config())
+	b.put(10)
+	require.Eventually(t, func() bool { return len(b.counts()) >= 310 && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
+	require.NoError(t, stop())
+	last := 0
+	for _, c := range b.counts() {
+		if c.n == 31 {
+			last++
+		}
+	}
+	require.Equal(t, 10, last)
+}
+
+// Without checkpoints no file is written, it is said loudly, offsets go on and state does not.
+func TestDisabledCheckpoints(t *testing.T) {
+	b := newBed(t)
+	const app = "disabled"
+	var log logBuffer
+	cfg := b.config()
+	cfg.DisabledCheckpoints = true
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	for round := range 2 {
+		stop := b.start(countByKey(t, app), cfg)
+		b.put(100)
+		require.Eventually(t, func() bool { return len(b.counts()) >= 100*(round+1) && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
+		require.NoError(t, stop())
+	}
+	require.Equal(t, 2, log.count("CHECKPOINTS ARE DISABLED"))
+	for _, c := range b.counts() {
+		require.LessOrEqual(t, c.n, int64(10), "the state began empty")
+	}
+	var files []string
+	require.NoError(t, filepath.WalkDir(cfg.DataDir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && (filepath.Ext(path) == ".root" || filepath.Ext(path) == ".data") {
+			files = append(files, path)
+		}
+		return err
+	}))
+	require.Empty(t, files)
+}
