@@ -106,9 +106,14 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 		},
 	}
 	logAssignment(log, lis, user)
+	logGivenUp(log, lis, user)
+	return lis
+}
+
+// logGivenUp adds what tells of what is not as it should be, and goes on all the same.
+func logGivenUp(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 	logAbandoned(log, lis, user)
 	logKept(log, lis, user)
-	return lis
 }
 
 // logAbandoned adds what tells of failures that were tolerated.
