@@ -71,7 +71,7 @@ func (s *service) newSink() (engine.Sink, error) {
 		targets[i] = kafkasink.Target{Name: out.Name, Topic: out.Topic, TopicID: topic.ID, Partitions: topic.Partitions, MaxBytes: o.most[out.Topic]}
 	}
 	o.mu.Unlock()
-	k, err := kafkasink.New(kafkasink.Config{Transactions: s.manager, Targets: targets, HoldBackLimit: s.cfg.HoldBackLimit, Logger: s.log})
+	k, err := kafkasink.New(kafkasink.Config{Transactions: s.manager, Targets: targets, HoldBackLimit: s.cfg.HoldBackLimit, NoHoldBack: s.cfg.loose(), Logger: s.log})
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,8 @@ type service struct {
 	repo        *snapshot.Repository
 	reads       reads
 	group       *kafkasrc.Group
-	if err = s.openCommits(); err != nil {
+	outputs     outputs
+	manager     committing
 	later       goneSearch
 	local       engine.LocalCopy // nil without one
 	runner      atomic.Pointer[engine.Runner]
@@ -330,4 +331,3 @@ func (s *service) inputPartitions() int {
 	}
 	return n
 }
-	if err = s.openCommits(); err != nil {
