@@ -95,7 +95,10 @@ func (l *Local) probe() error {
 	f, err := l.fs.Create(tmp)
 	if err == nil {
 		_, err = f.Write([]byte("probe\n"))
-		err = errors.Join(err, f.Close(), l.fs.Remove(tmp))
+		err = errors.Join(err, f.Close())
+		if rerr := l.fs.Remove(tmp); !errors.Is(rerr, fs.ErrNotExist) { // another process may have tidied up
+			err = errors.Join(err, rerr)
+		}
 	}
 	return ioFault(l.dir, "it cannot be written", err)
 }
@@ -129,9 +132,19 @@ func (l *Local) Put(ctx context.Context, name string, write func(io.Writer) erro
 	}
 	info, err := l.put(ctx, name, write)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fault.Stopf(fault.CheckpointDir, "checkpoint directory %s has vanished: write %s: %w", l.dir, name, err)
+		err = l.missing(name, err)
 	}
 	return info, ioFault(l.dir, "write "+name, err)
+}
+
+// missing tells a file that was taken away while it was written from a directory that is gone. Others remove what this
+// process is writing when it has slept for so long that it counts as gone, and when a successor has its place; the next
+// attempt finds out which.
+func (l *Local) missing(name string, err error) error {
+	if _, rerr := l.fs.ReadDir("."); errors.Is(rerr, fs.ErrNotExist) {
+		return fault.Stopf(fault.CheckpointDir, "checkpoint directory %s has vanished: write %s: %w", l.dir, name, err)
+	}
+	return fault.Restartf(fault.CheckpointDir, "checkpoint directory %s: write %s: the file was removed while it was written: this process has slept for long, or another one uses its instance id: %w", l.dir, name, err)
 }
 
 func (l *Local) put(ctx context.Context, name string, write func(io.Writer) error) (FileInfo, error) {

@@ -1,12 +1,17 @@
 package snapshot
 
 import (
+	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/vfs"
 )
 
@@ -57,7 +62,7 @@ func TestCleanOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 }
 
 // TestSweepOfAReplacedProcessSparesItsSuccessor: the same, with the successor in the middle of writing a file. That it
-// fails would end the successor: its directory seems to have vanished.
+// fails would cost the successor an attempt.
 func TestSweepOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 	m := vfs.NewMem()
 	first := openRepo(t, m, "i-0")
@@ -72,4 +77,56 @@ func TestSweepOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
+}
+
+// A process whose file is removed while it writes it has not lost its directory. Who removes it takes the process for gone,
+// or has taken its place; in both cases another attempt is what finds that out.
+func TestAFileRemovedWhileItIsWritten(t *testing.T) {
+	open := func(dir, instance string) *Repository {
+		r, err := OpenRepository(ctx, Config{Dir: dir, Application: "shop", Instance: instance, NumRetained: 1})
+		require.NoError(t, err)
+		t.Cleanup(func() { r.Close() })
+		return r
+	}
+	for name, remove := range map[string]func(t *testing.T, dir string){
+		"by a successor": func(_ *testing.T, dir string) { open(dir, "i-0") },
+		"by a cleaner, and the directory with it": func(t *testing.T, dir string) {
+			old := time.Now().Add(-2 * time.Hour)
+			own, err := filepath.Glob(filepath.Join(dir, "shop/i-0/*"))
+			require.NoError(t, err)
+			require.Len(t, own, 2, "the announcement and the temporary file")
+			for _, f := range own {
+				require.NoError(t, os.Chtimes(f, old, old))
+			}
+			_, err = open(dir, "i-1").CleanGone(ctx, GoneInput{
+				Live:      func(context.Context) ([]string, error) { return []string{"i-1"}, nil },
+				Committed: func(context.Context) ([]RootRef, error) { return nil, nil },
+				Grace:     time.Hour, Now: time.Now(),
+			})
+			require.NoError(t, err)
+			require.NoDirExists(t, filepath.Join(dir, "shop/i-0"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			r := open(dir, "i-0")
+			require.NoError(t, r.Announce(ctx))
+			put := func(meanwhile func()) error {
+				_, err := r.st.Put(ctx, "shop/i-0/chk-1-0000000000000001.data", func(w io.Writer) error {
+					meanwhile()
+					_, err := w.Write(make([]byte, 300<<10))
+					return err
+				})
+				return err
+			}
+			err := put(func() { remove(t, dir) })
+			require.ErrorContains(t, err, "the file was removed while it was written")
+			require.Equal(t, fault.Restart, fault.RecoveryOf(err))
+			require.NoError(t, put(func() {}), "the next attempt's goes through")
+			require.NoError(t, os.RemoveAll(dir))
+			err = put(func() {})
+			require.ErrorContains(t, err, "has vanished")
+			require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+		})
+	}
 }
