@@ -232,7 +232,6 @@ func (s *service) run(ctx context.Context) error {
 		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
 		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone,
-		WriteSavepoint: s.writeSavepoint, OpenSavepoint: openSavepoint,
 		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{})} },
 	}
 	if s.cfg.Decorate != nil {
