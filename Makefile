@@ -47,7 +47,7 @@ lint: ## formatting, vet, staticcheck and the rules in internal/lint
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 	$(GO) test -count=1 ./internal/lint
 
-bench: ## COUNT beside the raw loop on a real Kafka, in one run
+bench: ## COUNT beside the raw loop, and through an exchange, on a real Kafka, in one run
 	$(GO) run ./bench
 
 demo: ## the main job on the embedded broker, killed again and again, then verified

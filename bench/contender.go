@@ -30,6 +30,9 @@ type result struct {
 	rss        int64 // KiB at most
 }
 
+// exchangeParallelism is the number of subtasks behind the exchange of that contender.
+const exchangeParallelism = 2
+
 // childStats is what a contender's process writes about itself at its end.
 type childStats struct{ Mallocs, Bytes uint64 }
 
@@ -43,7 +46,9 @@ func runChild(ctx context.Context, o options) error {
 	case "raw":
 		err = raw(ctx, o.brokers(), o.in, o.out, o.group, o.interval)
 	case "millweir":
-		err = job(ctx, o.brokers(), o.in, o.out, o.group, o.dir, o.interval)
+		err = job(ctx, o.brokers(), o.in, o.out, o.group, o.dir, o.interval, 0)
+	case "exchange":
+		err = job(ctx, o.brokers(), o.in, o.out, o.group, o.dir, o.interval, exchangeParallelism)
 	default:
 		err = fmt.Errorf("unknown role %q", o.role)
 	}

@@ -33,10 +33,15 @@ func (totalSerde) Decode(b []byte) (total, error) {
 	return total{int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))}, nil
 }
 
-// job is COUNT in the Go DSL: a running count and sum per key, one output per input.
-func job(ctx context.Context, brokers []string, in, out, group, dir string, interval time.Duration) error {
+// job is COUNT in the Go DSL: a running count and sum per key, one output per input. With a parallelism above 0 the
+// records go through a local exchange to so many subtasks, as if they were grouped by another key; it stays the same key,
+// so that the output can be verified like the others.
+func job(ctx context.Context, brokers []string, in, out, group, dir string, interval time.Duration, parallelism int) error {
 	b := topology.New(group)
 	src := topology.FromTopic(b, "in", in, serde.Bytes(), serde.Bytes())
+	if parallelism > 0 {
+		src = topology.GroupBy(src, "by-key", serde.Bytes(), serde.Bytes(), func(k, _ []byte) []byte { return k }, topology.Parallelism(parallelism))
+	}
 	totals := topology.Aggregate(src, "totals", totalSerde{}, func(t total, v []byte) total {
 		return total{t.n + 1, t.sum + int64(binary.BigEndian.Uint64(v))}
 	})

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -22,11 +24,12 @@ import (
 type options struct {
 	records, keys, valueSize, partitions, rounds int
 	interval                                     time.Duration
-	floor                                        float64
+	floor, exchangeFloor                         float64
 	syncOnly                                     bool
+	names                                        string
 
 	role, brokerList, in, out, group, dir string
-	profile                               string
+	profile, profiled                     string
 }
 
 func (o options) brokers() []string   { return strings.Split(o.brokerList, ",") }
@@ -43,7 +46,9 @@ func main() {
 	flag.IntVar(&o.partitions, "partitions", 4, "partitions of both topics")
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds of both contenders")
 	flag.DurationVar(&o.interval, "interval", time.Second, "checkpoint and commit interval")
-	flag.Float64Var(&o.floor, "floor", 0.40, "fail when the ratio of the medians is below")
+	flag.Float64Var(&o.floor, "floor", 0.40, "fail when the ratio of millweir to raw is below")
+	flag.Float64Var(&o.exchangeFloor, "exchange-floor", 0.60, "fail when the ratio of exchange to millweir is below")
+	flag.StringVar(&o.names, "contenders", "raw,millweir,exchange", "who takes part")
 	flag.BoolVar(&o.syncOnly, "sync", false, "only the synchronous phase against the number of keys; needs no broker")
 	flag.StringVar(&o.role, "role", "", "internal: the contender that this process is")
 	flag.StringVar(&o.brokerList, "brokers", os.Getenv("KAFKA_BROKERS"), "a running Kafka; otherwise one is started from Maven artefacts")
@@ -51,7 +56,8 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "internal")
 	flag.StringVar(&o.group, "group", "", "internal")
 	flag.StringVar(&o.dir, "dir", "", "internal")
-	flag.StringVar(&o.profile, "cpuprofile", os.Getenv("BENCH_CPUPROFILE"), "write a CPU profile of the millweir contender")
+	flag.StringVar(&o.profile, "cpuprofile", os.Getenv("BENCH_CPUPROFILE"), "write a CPU profile of a contender")
+	flag.StringVar(&o.profiled, "profiled", cmp.Or(os.Getenv("BENCH_PROFILED"), "millweir"), "the contender that is profiled")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -63,7 +69,7 @@ func main() {
 
 func run(ctx context.Context, o options) error {
 	if o.role != "" {
-		if o.profile != "" && o.role == "millweir" {
+		if o.profile != "" && o.role == o.profiled {
 			f, err := os.Create(o.profile)
 			if err != nil {
 				return err
@@ -103,9 +109,9 @@ func compare(ctx context.Context, o options) error {
 	if err := load(ctx, o.brokers(), o.in, o.workload()); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	names := []string{"raw", "millweir"}
+	names := strings.Split(o.names, ",")
 	// One unrecorded run warms the broker's JVM.
-	if _, err := measure(ctx, cl, o, "raw", fmt.Sprintf("bench-%d-warm", id)); err != nil {
+	if _, err := measure(ctx, cl, o, names[0], fmt.Sprintf("bench-%d-warm", id)); err != nil {
 		return err
 	}
 	all := map[string][]result{}
@@ -128,18 +134,29 @@ func judge(o options, all map[string][]result) error {
 	rate := func(r result) float64 { return r.rate }
 	cpu := func(r result) float64 { return r.cpu }
 	allocs := func(r result) float64 { return r.allocs }
-	raw, mw := all["raw"], all["millweir"]
-	ratio := median(mw, rate) / median(raw, rate)
-	fmt.Printf("medians: raw %.0f records/s, %.2f µs CPU, %.2f allocations per record\n", median(raw, rate), median(raw, cpu), median(raw, allocs))
-	fmt.Printf("    millweir %.0f records/s, %.2f µs CPU, %.2f allocations per record\n", median(mw, rate), median(mw, cpu), median(mw, allocs))
-	fmt.Printf("ratio %.2f of the raw loop's rate, %.2f of its CPU per record\n", ratio, median(mw, cpu)/median(raw, cpu))
-	if !(median(mw, rate) > 0 && median(raw, rate) > 0) {
-		return fmt.Errorf("%d records are too few for a rate: they became visible in one or two commits; use a larger -n", o.records)
+	for _, name := range strings.Split(o.names, ",") {
+		rs := all[name]
+		fmt.Printf("median %9s %.0f records/s, %.2f µs CPU, %.2f allocations per record\n", name, median(rs, rate), median(rs, cpu), median(rs, allocs))
+		if !(median(rs, rate) > 0) {
+			return fmt.Errorf("%d records are too few for a rate: they became visible in one or two commits; use a larger -n", o.records)
+		}
 	}
-	if ratio < o.floor {
-		return fmt.Errorf("ratio %.2f is below the floor %.2f", ratio, o.floor)
+	var errs []error
+	for _, pair := range []struct {
+		of, to string
+		floor  float64
+	}{{"millweir", "raw", o.floor}, {"exchange", "millweir", o.exchangeFloor}} {
+		of, to := all[pair.of], all[pair.to]
+		if of == nil || to == nil {
+			continue
+		}
+		ratio := median(of, rate) / median(to, rate)
+		fmt.Printf("%s: ratio %.2f of the rate of %s, %.2f of its CPU per record\n", pair.of, ratio, pair.to, median(of, cpu)/median(to, cpu))
+		if ratio < pair.floor {
+			errs = append(errs, fmt.Errorf("%s: ratio %.2f is below the floor %.2f", pair.of, ratio, pair.floor))
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func median(rs []result, f func(result) float64) float64 {
