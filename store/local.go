@@ -27,8 +27,8 @@ type LocalConfig struct {
 	// MaxPendingBytes is the size of collected changes that starts a flush early; default 32 MiB. A task whose changes
 	// come faster than they can be written, beyond twice that, loses its copy.
 	MaxPendingBytes int64
-	// MinFreeBytes is the free space of the file system below which the copy is given up, because memory-mapped files on a
-	// full disk end the process; default 256 MiB, negative for no check.
+	// MinFreeBytes is the free space of the file system below which the copy is given up, and not even closed, because
+	// writing to memory-mapped files on a full disk ends the process; default 256 MiB, negative for no check.
 	MinFreeBytes int64
 	// CloseTimeout bounds the last flush; default 10 s.
 	CloseTimeout time.Duration
@@ -88,6 +88,8 @@ type Local struct {
 	log *slog.Logger
 	dir string
 	db  *badger.DB // used by the writer; others read under dbMu
+
+	unsafe bool // of the writer: a write to a mapped file has failed
 
 	dbMu sync.RWMutex // write-locked to close db
 

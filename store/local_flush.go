@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/failpoint"
 )
@@ -105,10 +103,12 @@ func (l *Local) flush(ctx context.Context) (busy time.Duration, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
+			l.unsafe = true
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && (ctx.Err() == nil || noSpace(err)) {
 			l.disable(err)
 		}
+		l.unsafe = l.unsafe || noSpace(err)
 		for _, c := range w.waiters {
 			c <- err
 		}
@@ -309,6 +309,9 @@ func (w *flusher) data(ctx context.Context, b *flushTask) error {
 			failed = w.l.moment(nil)
 		}
 		if failed == nil {
+			failed = w.l.checkSpace()
+		}
+		if failed == nil {
 			failed = w.pause(ctx, time.Since(begin))
 		}
 		if failed != nil {
@@ -408,19 +411,4 @@ func (l *Local) Flush(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// closeDB closes the database; the writer is its only user besides Iterate and Stats.
-func (l *Local) closeDB() {
-	l.dbMu.Lock()
-	defer l.dbMu.Unlock()
-	defer func() {
-		if p := recover(); p != nil {
-			l.log.Warn("closing the local copy of the state", "dir", l.dir, "panic", p)
-		}
-	}()
-	if err := l.db.Close(); err != nil && !errors.Is(err, badger.ErrDBClosed) {
-		l.log.Warn("closing the local copy of the state", "dir", l.dir, "error", err)
-	}
-	l.db = nil
 }

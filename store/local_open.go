@@ -84,11 +84,12 @@ func (l *Local) openIn(dir string) error {
 }
 
 // tryOpen opens the database. Badger ends the process on some kinds of damage; a marker that is there only while it
-// opens shows that this happened last time, and the damaged copy goes before it is tried again.
+// opens, or since the copy was abandoned, shows that this happened last time, and the damaged copy goes before it is tried
+// again.
 func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
 	marker := filepath.Join(dir, openingMarker)
 	if _, err := os.Stat(marker); err == nil {
-		l.log.Warn("the process ended while it opened the local copy of the state; it will be built anew", "dir", dir)
+		l.log.Warn("the process ended while it opened the local copy of the state, or abandoned it; it will be built anew", "dir", dir)
 		if err := removeUnlocked(filepath.Join(dir, "db")); err != nil {
 			return nil, nil, err
 		}
@@ -268,17 +269,6 @@ func (l *Local) CloseWithin(ctx context.Context) error {
 	l.stop()
 	<-l.done // at most one slice of a flush and the closing of the database
 	return err
-}
-
-// checkSpace fails when the disk is so full that writing to mapped files becomes dangerous.
-func (l *Local) checkSpace() error {
-	if l.cfg.MinFreeBytes < 0 {
-		return nil
-	}
-	if free, ok := l.freeAt(l.dir); ok && free < l.cfg.MinFreeBytes {
-		return fmt.Errorf("no space left in %s: %d bytes free, %d wanted", l.dir, free, l.cfg.MinFreeBytes)
-	}
-	return nil
 }
 
 // badgerLog passes Badger's messages on. What it calls information is detail here.
