@@ -169,8 +169,9 @@ func TestPrometheusFindsTheProcessor(t *testing.T) {
 	require.NoError(t, err)
 	var c struct {
 		Scrapes []struct {
-			Path    string                       `yaml:"metrics_path"`
-			Statics []struct{ Targets []string } `yaml:"static_configs"`
+			Path          string `yaml:"metrics_path"`
+			Authorization struct{ Type, Credentials string }
+			Statics       []struct{ Targets []string } `yaml:"static_configs"`
 		} `yaml:"scrape_configs"`
 	}
 	require.NoError(t, yaml.Unmarshal(text, &c))
@@ -180,6 +181,10 @@ func TestPrometheusFindsTheProcessor(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, f.Services, host)
 	require.Equal(t, []string{"127.0.0.1:" + port + ":" + port}, f.Services[host].Ports)
+	env := f.Services[host].Environment
+	require.Equal(t, "0.0.0.0:"+port, env["MILLWEIR_ADMIN_LISTEN"])
+	require.Equal(t, "Bearer", c.Scrapes[0].Authorization.Type)
+	require.Equal(t, env["MILLWEIR_ADMIN_TOKEN"], c.Scrapes[0].Authorization.Credentials)
 	health := f.Services[host].Healthcheck.Test
 	at, err := url.Parse(health[len(health)-1])
 	require.NoError(t, err)
