@@ -10,7 +10,7 @@ import (
 
 // Keys that are known and not built yet. They get a message of their own, so that nobody looks for a slip.
 var (
-	laterSourceKeys = []string{"timestamp", "watermark", "alignment", "partitions"}
+	laterSourceKeys = []string{"timestamp", "watermark", "alignment", "partitions", "end", "topics", "pattern"}
 	laterStepKeys   = []string{"window", "join", "flat-map", "on-error", "ttl", "late", "iterate"}
 	laterSinkKeys   = []string{"headers", "partition-by", "on-error", "timestamp"}
 )

@@ -1,6 +1,9 @@
 package pipeline
 
 import (
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,5 +30,21 @@ func TestWhereSourcesBegin(t *testing.T) {
 	for text, want := range map[string]topology.Missing{"fail": topology.MissingFail, "earliest": topology.MissingEarliest, "latest": topology.MissingLatest} {
 		plan := mustBuild(t, "sources: {in: {topic: in, key: string, value: json, on-missing: "+text+"}}\nsinks: {out: {from: in, topic: out, key: string, value: json}}\n")
 		require.Equal(t, want, plan.Sources[0].OnMissing)
+	}
+}
+
+// TestThePartsInTheDocumentationAreValid: whole files are tested where settings are known, in package config.
+func TestThePartsInTheDocumentationAreValid(t *testing.T) {
+	page, err := os.ReadFile("../docs/service-file.md")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```yaml\n((?:sources|steps):.*?)```").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, blocks, 2)
+	for _, b := range blocks {
+		text := b[1]
+		if strings.HasPrefix(text, "steps:") {
+			text += "sources: {orders: {topic: orders, key: string, value: json}}\n" +
+				"sinks: {a: {from: totals, topic: a, key: string, value: json}, b: {from: by-city, topic: b, key: json, value: json}}\n"
+		}
+		mustBuild(t, text)
 	}
 }
