@@ -126,7 +126,7 @@ func TestDamagedCopyIsNeverAWrongState(t *testing.T) {
 		from := []string{live, closed}[rng.IntN(2)]
 		dir := filepath.Join(f.images, "damaged")
 		require.NoError(t, copyDir(from, dir))
-		what := damage(t, rng, filepath.Join(dir, localDirName, "db"), filepath.Join(older, localDirName, "db"))
+		what := damage(t, rng, filepath.Join(dir, LocalDirName, "db"), filepath.Join(older, LocalDirName, "db"))
 		if _, ok := f.tryCopy(dir, fmt.Sprintf("%d: %s: %s", i, filepath.Base(from), what)); ok {
 			right++
 		} else {

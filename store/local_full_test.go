@@ -56,7 +56,7 @@ func TestAFullDiskDoesNotEndTheProcess(t *testing.T) {
 			}
 			require.NoError(t, l.Close())
 			require.Contains(t, log.String(), "is not closed")
-			require.FileExists(t, filepath.Join(disk, localDirName, openingMarker))
+			require.FileExists(t, filepath.Join(disk, LocalDirName, openingMarker))
 
 			require.NoError(t, os.Remove(filler.Name()))
 			moved := t.TempDir() // the database of this process keeps its lock

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	localDirName  = "local-state"
+	// LocalDirName is the directory of the copy in the one that OpenLocal is given.
+	LocalDirName  = "local-state"
 	openingMarker = "opening"
 
 	memTableSize = 16 << 20
@@ -38,7 +39,7 @@ func OpenLocal(cfg LocalConfig) (*Local, error) {
 	}
 	var errs []error
 	for _, dir := range cfg.Dirs {
-		l.dir = filepath.Join(dir, localDirName)
+		l.dir = filepath.Join(dir, LocalDirName)
 		if err := l.openIn(l.dir); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", l.dir, err))
 			continue

@@ -17,14 +17,14 @@ func TestLocalUsesTheFirstUsableDirectory(t *testing.T) {
 	l, err := OpenLocal(LocalConfig{Dirs: []string{file, good}, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.False(t, l.Stats().Disabled)
-	require.Equal(t, filepath.Join(good, localDirName), l.dir)
+	require.Equal(t, filepath.Join(good, LocalDirName), l.dir)
 
 	other, err := OpenLocal(LocalConfig{Dirs: []string{good}, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.True(t, other.Stats().Disabled, "the directory is in use")
 	require.NoError(t, other.Close())
 	require.NoError(t, l.Close())
-	require.DirExists(t, filepath.Join(good, localDirName, "db"))
+	require.DirExists(t, filepath.Join(good, LocalDirName, "db"))
 
 	_, err = OpenLocal(LocalConfig{})
 	require.Error(t, err)

@@ -19,14 +19,15 @@ func init() { register(newCheckpoints) }
 
 func newCheckpoints() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "checkpoints",
-		Short: "Look at the checkpoint directory: list, inspect, verify",
-		Long: `Look at the checkpoints of an application. The commands read the checkpoint directory alone, with no broker, also while the
-service runs, and never write anything. docs/checkpoints.md says what is in the directory and how to go back to it.`,
+		Use:     "checkpoints",
+		Aliases: []string{"checkpoint"},
+		Short:   "Look at the checkpoint directory: list, inspect, verify; trigger takes one",
+		Long: `Look at the checkpoints of an application. The commands but trigger read the checkpoint directory alone, with no broker, also
+while the service runs, and never write anything. docs/checkpoints.md says what is in the directory and how to go back to it.`,
 		Args: unknownCheckpointsCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCheckpointsList(), newCheckpointsInspect(), newCheckpointsVerify())
+	cmd.AddCommand(newCheckpointsList(), newCheckpointsInspect(), newCheckpointsVerify(), newCheckpointsTrigger())
 	return cmd
 }
 
@@ -34,7 +35,7 @@ func unknownCheckpointsCommand(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fault.Stopf(fault.Usage, "there is no command checkpoints %s: list, inspect or verify", args[0])
+	return fault.Stopf(fault.Usage, "there is no command checkpoints %s: list, inspect, verify or trigger", args[0])
 }
 
 // storeFlags say which checkpoints are meant.

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millweir/millweir/admin"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/processor"
+	"github.com/millweir/millweir/snapshot"
+)
+
+func init() { register(newSavepoint) }
+
+func newSavepoint() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "savepoint",
+		Aliases: []string{"savepoints"},
+		Short:   "Take, list, inspect and dispose of savepoints",
+		Long: `A savepoint is the whole state of a service at one moment: complete, self-contained, independent of backend, parallelism and
+host, and never removed but by dispose. With several instances it has one part, a directory, for each of them.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return fault.Stopf(fault.Usage, "there is no command savepoint %s: trigger, list, inspect or dispose", args[0])
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSavepointTrigger(), newSavepointList(), newSavepointInspect(), newSavepointDispose())
+	return cmd
+}
+
+func contextWithTimeout(cmd *cobra.Command, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(cmd.Context(), d)
+}
+
+// savepointText shows the part of one instance.
+func savepointText(r processor.Reply) string {
+	return fmt.Sprintf("%s, %s, digest %.16s", r.Path, counted(len(r.Partitions), "partition"), r.Digest)
+}
+
+func newSavepointTrigger() *cobra.Command {
+	var (
+		f   sendFlags
+		dir string
+	)
+	cmd := &cobra.Command{
+		Use:   "trigger FILE.yaml | trigger --admin HOST:PORT",
+		Short: "Take a savepoint of all running instances",
+		Long: `Take a savepoint of all running instances of the service, over the topic <application>-control; with --admin of one of them. The
+service goes on meanwhile. The command waits for the parts of all members of the group and prints one line for each.
+
+Exit code 0 when the savepoint is complete, 43 when no instance runs, one did not reply, or a partition was on its way from one
+instance to another, else that of the first instance that failed.`,
+		Example: "  processor savepoint trigger orders.yaml\n  processor savepoint trigger orders.yaml --dir /var/lib/savepoints --output json",
+	}
+	f.add(cmd, 2*time.Minute)
+	cmd.Flags().StringVar(&dir, "dir", "", "where to, a directory that all instances reach, in place of their state.savepoints.dir")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		place, err := placeOf(dir)
+		if err != nil {
+			return err
+		}
+		o, err := f.send(cmd, args, processor.Send{Command: processor.SavepointCommand, Dir: place})
+		if err != nil {
+			return err
+		}
+		return f.report(cmd.OutOrStdout(), o, savepointText)
+	}
+	return cmd
+}
+
+func newSavepointList() *cobra.Command {
+	var (
+		dir string
+		set []string
+	)
+	cmd := &cobra.Command{
+		Use:     "list FILE.yaml | list --dir DIRECTORY",
+		Short:   "List the savepoints in a directory",
+		Long:    `List the savepoints in a directory, newest first. The state is not read: inspect does.`,
+		Example: "  processor savepoint list orders.yaml\n  processor savepoint list --dir /var/lib/savepoints --output json",
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "the directory, in place of the file's state.savepoints.dir")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "path=value of a setting of the file, as in run; may be repeated")
+	output := addOutput(cmd)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 || len(args) == 0 && dir != "" {
+			return nil
+		}
+		return fault.Stopf(fault.Usage, "which savepoints? give the service's FILE.yaml, or --dir DIRECTORY (see %s --help)", cmd.CommandPath())
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		application := ""
+		if len(args) > 0 {
+			svc, err := load(cmd, args[0], set)
+			if err != nil {
+				return err
+			}
+			if application = svc.Application; dir == "" {
+				dir = svc.State.SavepointsDir
+			}
+			if dir == "" {
+				return fault.Stopf(fault.BadFile, "%s does not set state.savepoints.dir: name a directory with --dir", args[0])
+			}
+		}
+		found, err := snapshot.ListSavepoints(cmd.Context(), dir)
+		if err != nil {
+			return err
+		}
+		list := []admin.SavepointInfo{}
+		for _, s := range found {
+			if application == "" || s.Application == application {
+				list = append(list, processor.SavepointInfoOf(s))
+			}
+		}
+		if output.json {
+			return writeJSON(cmd.OutOrStdout(), map[string]any{"directory": dir, "savepoints": list})
+		}
+		return printSavepoints(cmd.OutOrStdout(), dir, list)
+	}
+	return cmd
+}
+
+func printSavepoints(out io.Writer, dir string, list []admin.SavepointInfo) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintf(out, "no savepoint in %s\n", dir)
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PATH\tAPPLICATION\tINSTANCE\tCREATED\tTASKS\tPOSITIONS\tSIZE")
+	for _, s := range list {
+		created, instance := "-", "-"
+		if s.Created != nil {
+			created, instance = s.Created.Format(time.RFC3339), s.Instance
+		}
+		var positions []string
+		for _, p := range s.Positions {
+			positions = append(positions, fmt.Sprintf("%s/%d:%d", p.Topic, p.Partition, p.Offset))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", s.Path, s.Application, instance, created, s.Tasks, short(positions), bytesText(s.Bytes))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.Damage != "" {
+			fmt.Fprintf(out, "damaged: %s\n", s.Damage)
+		}
+	}
+	return nil
+}
+
+// savepointTask is a task of a savepoint as inspect prints it and scripts read it.
+type savepointTask struct {
+	Task        string     `json:"task"`
+	Parallelism int        `json:"parallelism,omitempty"`
+	Positions   []position `json:"positions"`
+	States      []string   `json:"states"`
+	Entries     int64      `json:"entries"`
+	Bytes       int64      `json:"bytes"`
+}
+
+type inspectedSavepoint struct {
+	Path        string          `json:"path"`
+	Digest      string          `json:"digest"`
+	Application string          `json:"application"`
+	Instance    string          `json:"instance"`
+	Checkpoint  string          `json:"checkpoint"`
+	Cluster     string          `json:"cluster"`
+	Created     time.Time       `json:"created"`
+	Tasks       []savepointTask `json:"tasks"`
+	Entries     int64           `json:"entries"`
+	Verified    bool            `json:"verified"`
+	Damage      string          `json:"damage,omitempty"`
+}
+
+func newSavepointInspect() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "inspect SAVEPOINT",
+		Short:   "Show what is in a savepoint, and verify every checksum",
+		Long:    `Show what is in a savepoint, given by its directory, and verify every checksum. Damage is exit code 22.`,
+		Example: "  processor savepoint inspect /var/lib/savepoints/savepoint-orders-12-0123456789abcdef",
+		Args:    exactArgs("SAVEPOINT"),
+	}
+	output := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		sp, err := snapshot.OpenSavepoint(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		defer sp.Close()
+		doc := inspectedOf(sp)
+		stats, verr := sp.Verify(cmd.Context())
+		doc.Entries, doc.Verified = stats.DeltaEntries+stats.FullEntries, verr == nil
+		if verr != nil {
+			doc.Damage = oneLine(verr)
+		}
+		if output.json {
+			err = writeJSON(cmd.OutOrStdout(), doc)
+		} else {
+			err = printSavepoint(cmd.OutOrStdout(), doc)
+		}
+		return errors.Join(err, verr)
+	}
+	return cmd
+}
+
+func inspectedOf(sp *snapshot.Savepoint) inspectedSavepoint {
+	r := sp.Root
+	doc := inspectedSavepoint{Path: sp.Ref.Path, Digest: sp.Ref.Digest.String(), Application: r.Application, Instance: r.Instance, Checkpoint: r.Name.String(),
+		Cluster: r.ClusterID, Created: time.UnixMilli(r.CreatedUnixMilli).UTC(), Tasks: []savepointTask{}}
+	for i := range r.Tasks {
+		t := &r.Tasks[i]
+		out := savepointTask{Task: t.Task.String(), Parallelism: t.Parallelism, Positions: []position{}, States: []string{}}
+		for _, p := range t.Positions {
+			out.Positions = append(out.Positions, position{p.Topic, p.Partition, p.Offset})
+		}
+		for _, s := range t.States {
+			out.States = append(out.States, fmt.Sprintf("%s (%s)", s.Name, s.Codec))
+		}
+		var sum snapshot.Stats
+		sum.Add(t.Runs...)
+		out.Entries, out.Bytes = sum.DeltaEntries+sum.FullEntries, sum.Bytes()
+		doc.Tasks = append(doc.Tasks, out)
+	}
+	return doc
+}
+
+func printSavepoint(out io.Writer, d inspectedSavepoint) error {
+	fmt.Fprintf(out, "savepoint    %s\napplication  %s, instance %s, cluster %s\ncheckpoint   %s\ncreated      %s\ndigest       %s\n\n",
+		d.Path, d.Application, d.Instance, d.Cluster, d.Checkpoint, d.Created.Format(time.RFC3339), d.Digest)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TASK\tPOSITIONS\tSTATES\tENTRIES\tSIZE")
+	for _, t := range d.Tasks {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", t.Task, summary(t.Positions), short(t.States), t.Entries, bytesText(t.Bytes))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if d.Verified {
+		fmt.Fprintln(out, "\nverified: every checksum is right")
+	}
+	return nil
+}
+
+func newSavepointDispose() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "dispose SAVEPOINT...",
+		Short: "Delete savepoints",
+		Long: `Delete savepoints, given by their directories. Anything that is not a savepoint is refused: a directory of another name, one
+that holds anything else, a link. A savepoint of several instances has several directories.
+
+On a terminal it asks; elsewhere it wants --yes.`,
+		Example: "  processor savepoint dispose /var/lib/savepoints/savepoint-orders-12-0123456789abcdef --yes",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fault.Stopf(fault.Usage, "%s takes SAVEPOINT... (see %s --help)", cmd.CommandPath(), cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, dir := range args {
+			if err := confirm(cmd, yes, fmt.Sprintf("delete savepoint %s?", dir)); err != nil {
+				return err
+			}
+			if err := snapshot.DisposeSavepoint(cmd.Context(), dir); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "deleted %s\n", dir)
+		}
+		return nil
+	}
+	return cmd
+}

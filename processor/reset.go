@@ -1,0 +1,229 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/store"
+)
+
+// Reset is what a reset of an application deletes: the next start is as the first one. Inputs, outputs and savepoints stay.
+type Reset struct {
+	Application string `json:"application"`
+	// Offsets is the number of partitions with a committed offset in Groups: the application's, and that of the ends of
+	// bounded runs.
+	Groups  []string `json:"groups"`
+	Offsets int      `json:"offsets"`
+	// Topics are the internal topics that exist.
+	Topics []string `json:"topics"`
+	// CheckpointsDir holds Files files of Bytes bytes of the application; Foreign are files there that stay.
+	CheckpointsDir string   `json:"checkpoints_dir"`
+	Files          int      `json:"checkpoint_files"`
+	Bytes          int64    `json:"checkpoint_bytes"`
+	Foreign        []string `json:"foreign_files"`
+	// Local are the directories with local copies of the state. Those of other machines are not seen; they are not taken for
+	// anything once the checkpoints are gone.
+	Local []string `json:"local_dirs"`
+
+	cfg      Config
+	holdings snapshot.Holdings
+}
+
+// Empty reports that there is nothing to delete.
+func (r *Reset) Empty() bool {
+	return len(r.Groups)+len(r.Topics)+len(r.Local)+r.Files == 0
+}
+
+// PlanReset looks what a reset would delete. It is refused while the group has members, which the error names.
+func PlanReset(ctx context.Context, application string, cfg Config) (*Reset, error) {
+	cfg = cfg.withDefaults()
+	r := &Reset{Application: application, Groups: []string{}, Topics: []string{}, CheckpointsDir: cfg.CheckpointsDir, Foreign: []string{}, Local: []string{}, cfg: cfg}
+	cl, err := r.client()
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {
+		return nil, err
+	}
+	if err := noMembers(ctx, cl, application); err != nil {
+		return nil, err
+	}
+	if err := r.lookAtKafka(ctx, cl); err != nil {
+		return nil, err
+	}
+	if err := r.lookAtCheckpoints(ctx); err != nil {
+		return nil, err
+	}
+	for _, d := range cfg.LocalDirs {
+		dir := filepath.Join(d, application, store.LocalDirName)
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			r.Local = append(r.Local, dir)
+		}
+	}
+	return r, nil
+}
+
+func (r *Reset) client() (*kgo.Client, error) {
+	log := r.cfg.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	cl, err := kafka.NewClient(kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-reset", Logger: log, Extra: r.cfg.ClientOptions})
+	if err != nil {
+		return nil, fault.Stopf(fault.Usage, "kafka.brokers: %w", err)
+	}
+	return cl, nil
+}
+
+// noMembers refuses a group that somebody is in.
+func noMembers(ctx context.Context, cl *kgo.Client, application string) error {
+	members, _, err := describeMembers(ctx, cl, application)
+	if err != nil {
+		return err
+	}
+	if len(members) == 0 {
+		return nil
+	}
+	var names []string
+	for _, m := range members {
+		names = append(names, fmt.Sprintf("%s (%s)", m.instance, m.host))
+	}
+	return fault.Stopf(fault.GroupActive, "nothing is deleted: the group %s has %s: stop them first; one that was stopped and has an instance.id of its own stays a member for its group.session-timeout",
+		application, strings.Join(names, ", "))
+}
+
+func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
+	adm := kadm.NewClient(cl)
+	for _, g := range []string{r.Application, endsGroup(r.Application)} {
+		offsets, err := adm.FetchOffsets(ctx, g)
+		if errors.Is(err, kerr.GroupIDNotFound) {
+			continue
+		}
+		if err != nil {
+			return kafka.Classify(err, "read the offsets of group %s", g)
+		}
+		n := 0
+		offsets.Each(func(kadm.OffsetResponse) { n++ })
+		if n > 0 {
+			r.Groups, r.Offsets = append(r.Groups, g), r.Offsets+n
+		}
+	}
+	topics, err := adm.ListTopics(ctx, r.Application+"-checkpoints", ControlTopic(r.Application))
+	if err != nil {
+		return kafka.Classify(err, "read the metadata of the internal topics of %s", r.Application)
+	}
+	for _, t := range topics.Sorted() {
+		if t.Err == nil {
+			r.Topics = append(r.Topics, t.Topic)
+		} else if !errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
+			return kafka.Classify(t.Err, "read the metadata of topic %s", t.Topic)
+		}
+	}
+	return nil
+}
+
+func (r *Reset) lookAtCheckpoints(ctx context.Context) error {
+	return r.withStorage(func(st snapshot.Storage) (err error) {
+		r.holdings, err = snapshot.HoldingsOf(ctx, st, r.Application)
+		r.Files, r.Bytes, r.Foreign = r.holdings.Files, r.holdings.Bytes, append(r.Foreign, r.holdings.Foreign...)
+		return err
+	})
+}
+
+// withStorage opens the checkpoint directory, if there is one.
+func (r *Reset) withStorage(f func(snapshot.Storage) error) error {
+	if r.cfg.Storage != nil {
+		return f(r.cfg.Storage)
+	}
+	if _, err := os.Stat(r.cfg.CheckpointsDir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	st, err := snapshot.OpenLocal(r.cfg.CheckpointsDir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(st), st.Close())
+}
+
+// Do deletes. The offsets go first, and the broker itself refuses that when somebody has joined the group meanwhile. When it is
+// interrupted, another reset does the rest; a start in between is refused, since the offsets do not match the checkpoints.
+func (r *Reset) Do(ctx context.Context) error {
+	if _, err := os.Stat(r.cfg.DataDir); err == nil {
+		dir, err := openDataDir(r.cfg.DataDir)
+		if err != nil {
+			return err
+		}
+		defer dir.close()
+	}
+	cl, err := r.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	if err := r.deleteGroups(ctx, cl, adm); err != nil {
+		return err
+	}
+	if err := r.withStorage(func(st snapshot.Storage) error { return r.holdings.Remove(ctx, st) }); err != nil {
+		return err
+	}
+	for _, dir := range r.Local {
+		if err := os.RemoveAll(dir); err != nil {
+			return fault.Stopf(fault.CheckpointDir, "local state: %w", err)
+		}
+		_ = os.Remove(filepath.Dir(dir)) // unless something of somebody else's is in it
+	}
+	if len(r.Topics) == 0 {
+		return nil
+	}
+	deleted, err := adm.DeleteTopics(ctx, r.Topics...)
+	if err != nil {
+		return kafka.Classify(err, "delete topics %v", r.Topics)
+	}
+	for _, t := range deleted.Sorted() {
+		if t.Err != nil && !errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
+			return kafka.Classify(t.Err, "delete topic %s", t.Topic)
+		}
+	}
+	return nil
+}
+
+func (r *Reset) deleteGroups(ctx context.Context, cl *kgo.Client, adm *kadm.Client) error {
+	// That of the application is deleted also when it has no offsets: that is the broker's word that nobody is in it.
+	groups := r.Groups
+	if !slices.Contains(groups, r.Application) {
+		groups = append([]string{r.Application}, groups...)
+	}
+	for _, g := range groups {
+		deleted, err := adm.DeleteGroups(ctx, g)
+		if err == nil {
+			err = deleted[g].Err
+		}
+		switch {
+		case err == nil, errors.Is(err, kerr.GroupIDNotFound):
+		case errors.Is(err, kerr.NonEmptyGroup):
+			if merr := noMembers(ctx, cl, g); merr != nil {
+				return merr
+			}
+			return fault.Stopf(fault.GroupActive, "nothing is deleted: somebody has just joined or left the group %s: try again", g)
+		default:
+			return kafka.Classify(err, "delete group %s", g)
+		}
+	}
+	return nil
+}

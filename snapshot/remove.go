@@ -1,0 +1,110 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Holdings is what a checkpoint directory holds of one application.
+type Holdings struct {
+	Application string
+	Files       int
+	Bytes       int64
+	Instances   []string // sorted
+	// Foreign are files below the application's directory that are not of checkpoints. They are never removed.
+	Foreign []string
+
+	names []string
+}
+
+// HoldingsOf looks what a checkpoint directory holds of an application. The state is not read.
+func HoldingsOf(ctx context.Context, st Storage, application string) (Holdings, error) {
+	h := Holdings{Application: application}
+	if !ValidName(application) {
+		return h, formatf("%q is not the name of an application", application)
+	}
+	files, err := st.List(ctx, application+"/")
+	if err != nil {
+		return h, err
+	}
+	for _, f := range files {
+		dir, announced := announcedBy(f.Name)
+		if !announced {
+			dir = parseFilePath(f.Name).dir
+		}
+		if dir == "" {
+			h.Foreign = append(h.Foreign, f.Name)
+			continue
+		}
+		h.Files, h.Bytes, h.names = h.Files+1, h.Bytes+f.Length, append(h.names, f.Name)
+		if inst := path.Base(dir); !slices.Contains(h.Instances, inst) {
+			h.Instances = append(h.Instances, inst)
+		}
+	}
+	return h, nil
+}
+
+// Remove deletes all checkpoints of an application, as Holdings has found them, durably. No instance of it may run. What was
+// interrupted is done again by another call with what is left. The directory itself, its identity and other applications stay.
+func (h Holdings) Remove(ctx context.Context, st Storage) error {
+	dirs := map[string]bool{}
+	// Markers go first and data goes last: whoever looks at what an interruption has left finds nothing that misses a part.
+	order := slices.Clone(h.names)
+	slices.SortStableFunc(order, func(a, b string) int { return removalRank(a) - removalRank(b) })
+	for i, name := range order {
+		if i > 0 && removalRank(order[i-1]) != removalRank(name) {
+			if err := syncDirs(ctx, st, dirs); err != nil {
+				return err
+			}
+		}
+		if err := st.Delete(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the checkpoints of %s: %w", h.Application, err)
+		}
+		dirs[path.Dir(name)] = true
+	}
+	if err := syncDirs(ctx, st, dirs); err != nil {
+		return err
+	}
+	d, ok := st.(Directories)
+	if !ok {
+		return nil
+	}
+	for _, inst := range h.Instances {
+		if _, err := d.Retire(ctx, h.Application+"/"+inst+"/", never); err != nil {
+			return err
+		}
+	}
+	_, err := d.Retire(ctx, h.Application+"/", never)
+	return err
+}
+
+// removalRank orders the kinds of files: markers, roots, data, announcements.
+func removalRank(name string) int {
+	switch {
+	case strings.HasSuffix(name, markerSuffix):
+		return 0
+	case strings.HasSuffix(name, rootSuffix):
+		return 1
+	case strings.HasSuffix(name, dataSuffix):
+		return 2
+	}
+	return 3
+}
+
+func syncDirs(ctx context.Context, st Storage, dirs map[string]bool) error {
+	d, ok := st.(Directories)
+	if !ok {
+		return nil
+	}
+	for dir := range dirs {
+		if err := d.SyncDir(ctx, dir+"/"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
