@@ -3,10 +3,12 @@
 package integration
 
 import (
+	"encoding/binary"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 const (
@@ -112,6 +114,15 @@ func case50Finished(e *exchangeSite, x exchangeSettings) {
 		require.GreaterOrEqual(t, st.committed, 3, "%s", job.stderr.tail(3))
 		require.Zero(t, st.abandoned)
 		require.Zero(t, job.restarts())
+		if x.Ends2 && e.late == 0 {
+			const late = 300
+			recs := make([]*kgo.Record, late)
+			for i := range recs {
+				recs[i] = &kgo.Record{Topic: e.inputs[1], Value: binary.BigEndian.AppendUint64(nil, uint64(1e9)+uint64(i))}
+			}
+			require.NoError(t, e.cl.ProduceSync(e.ctx, recs...).FirstErr())
+			e.late = late
+		}
 		some() // what is at work when the process dies
 		job.kill()
 	}
@@ -128,17 +139,6 @@ func TestC50_CheckpointsGoOnBesideAnInputWithoutRecords(t *testing.T) {
 		t.Run(m, func(t *testing.T) {
 			t.Parallel()
 			var x exchangeSettings
-			exchangeModes[m].set(&x)
-			case50Finished(embeddedSite(t, 4).exchanges("of-two"), x)
-		})
-	}
-}
-
-func TestC50_CheckpointsGoOnBesideAnInputThatHasEnded(t *testing.T) {
-	for _, m := range []string{"aligned", "unaligned", "aligned-timeout"} {
-		t.Run(m, func(t *testing.T) {
-			t.Parallel()
-			x := exchangeSettings{Ends2: true}
 			exchangeModes[m].set(&x)
 			case50Finished(embeddedSite(t, 4).exchanges("of-two"), x)
 		})

@@ -137,11 +137,11 @@ func exchangeKillsEach(t *testing.T, name string, records, kills int, modes ...s
 }
 
 func TestKillBehindAnExchange(t *testing.T) {
-	exchangeKillsEach(t, "by-group", 20_000, 4, "aligned", "unaligned", "aligned-timeout", "concurrent", "tolerant", "tolerant-unaligned")
+	exchangeKillsEach(t, "by-group", 20_000, 5, "aligned", "unaligned", "aligned-timeout", "concurrent", "tolerant", "tolerant-unaligned")
 }
 
 func TestKillOverTwoExchanges(t *testing.T) {
-	exchangeKillsEach(t, "over-hops", 20_000, 4, "aligned", "unaligned", "aligned-timeout", "concurrent", "tolerant-unaligned")
+	exchangeKillsEach(t, "over-hops", 20_000, 5, "aligned", "unaligned", "aligned-timeout", "concurrent", "tolerant-unaligned")
 }
 
 func TestRealKillBehindAnExchange(t *testing.T) {

@@ -81,7 +81,7 @@ func press(e *exchangeSite, unaligned bool, n int) (p pressed) {
 	job.stop()
 
 	// So much slower that both subtasks together are 20 times as slow as the rest, within what can be slept and waited for.
-	p.each = min(max(pressureTasks*20*p.rest, 200*time.Microsecond), 400*time.Microsecond)
+	p.each = min(max(pressureTasks*20*p.rest, 120*time.Microsecond), 400*time.Microsecond)
 	most := int(60 * time.Second / p.each * pressureTasks)
 	e.tickets(fast, most)
 	heard := make(chan checkpoint.CheckpointStats, 1000)
