@@ -160,7 +160,7 @@ func (s *service) openCheckpoints(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.repo.Close)
-	return s.repo.Announce(ctx)
+	return s.repo.AnnounceFor(ctx, s.cluster.ID)
 }
 
 // openKafka makes the clients that live as long as the service. Joining the group comes last: from then on other

@@ -21,7 +21,11 @@ func (r *Repository) Announce(ctx context.Context) error {
 	if r.exists(ctx, name) {
 		return nil
 	}
-	_, err := r.st.Put(ctx, name, writeBytes([]byte(r.inst+"\n")))
+	text := r.inst + "\n"
+	if r.cluster != "" {
+		text += r.cluster + "\n"
+	}
+	_, err := r.st.Put(ctx, name, writeBytes([]byte(text)))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}

@@ -31,7 +31,8 @@ type CleanReport struct {
 //
 // Ids are compared within the history of one task, where they grow whichever instance it lives on, and within what this
 // process wrote. Others mean nothing to each other: an instance that starts again with other tasks may begin far below
-// where it was.
+// where it was, and a task of the same name in another cluster, or of another topic, is another one. Roots of other
+// clusters are always kept.
 //
 // committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this
 // instance count as committed without a marker. They must have been read before the call. When a root or a marker
@@ -70,7 +71,7 @@ type cleaner struct {
 	needed    map[string]bool      // files
 
 	// ids of the committed roots of each task that reads a partition, of all instances, newest first
-	ids    map[element.TaskID][]element.CheckpointID
+	ids    map[lineage][]element.CheckpointID
 	newest element.CheckpointID // that this process committed
 	report CleanReport
 }
@@ -85,7 +86,7 @@ func (r *Repository) newCleaner(ctx context.Context) (*cleaner, error) {
 	inv, err := r.inventory(ctx)
 	return &cleaner{
 		r: r, ctx: ctx, first: inv, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{},
-		ids: map[element.TaskID][]element.CheckpointID{},
+		ids: map[lineage][]element.CheckpointID{},
 	}, err
 }
 
@@ -144,7 +145,7 @@ func (c *cleaner) judgeOwn() {
 			case retained:
 				c.report.Retained = append(c.report.Retained, p.name)
 				c.need(path)
-			case c.r.writes(p.name) && p.name.ID >= c.newest, !c.r.owns(p.name), c.unsettled(path):
+			case c.r.writes(p.name) && p.name.ID >= c.newest, !c.r.owns(p.name), c.unsettled(path), c.otherCluster(path):
 				c.need(path)
 			}
 		}
@@ -162,8 +163,8 @@ func (c *cleaner) retained(path string) bool {
 		return false
 	}
 	r := c.roots[path]
-	return r.root.anySource(func(id element.TaskID) bool {
-		ids := c.ids[id]
+	return r.root.anySource(func(h lineage) bool {
+		ids := c.ids[h]
 		return len(ids) <= c.r.retain || ids[c.r.retain-1] <= r.ref.Name.ID
 	})
 }
@@ -173,10 +174,15 @@ func (c *cleaner) retained(path string) bool {
 // committed one and took an id above that.
 func (c *cleaner) unsettled(path string) bool {
 	r := c.roots[path]
-	return !c.committed[path] && r.root.anySource(func(id element.TaskID) bool {
-		ids := c.ids[id]
+	return !c.committed[path] && r.root.anySource(func(h lineage) bool {
+		ids := c.ids[h]
 		return len(ids) == 0 || ids[0] < r.ref.Name.ID
 	})
+}
+
+// otherCluster reports whether a root is of another cluster than this instance's: its handles are not known here.
+func (c *cleaner) otherCluster(path string) bool {
+	return c.r.cluster != "" && c.roots[path].root.ClusterID != c.r.cluster
 }
 
 // settleMerged protects merged runs, drops those that a committed root of ours names by now, and leaves the kept

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/millweir/millweir/element"
 )
 
 // GoneInput is what CleanGone has to know of the group.
@@ -38,7 +36,8 @@ const committedTries = 3
 // or Committed fail; the error says which. Files that are not ours are not touched.
 //
 // Needed is, with all that it names: what Committed names; every root of an instance that is not gone; of every task the
-// NumRetained newest committed roots of all instances. What is not needed goes
+// NumRetained newest committed roots of all instances. Instances of other clusters are not judged; see Clean for which
+// checkpoints count for a task. What is not needed goes
 //
 //   - at once when it is known to be superseded: a root all of whose tasks have NumRetained newer committed ones (one is
 //     enough for a root that is not known to be committed itself), and the files that only such roots name;
@@ -73,7 +72,7 @@ func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, 
 	if err != nil {
 		return CleanReport{}, err
 	}
-	g := &goneCleaner{cleaner: c, in: in, superseded: map[string]bool{}, known: map[element.TaskID]bool{}}
+	g := &goneCleaner{cleaner: c, in: in, superseded: map[string]bool{}, known: map[lineage]bool{}}
 	if err := g.ask(); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted of instances that are gone: %w", err)
 	}
@@ -95,8 +94,8 @@ type goneCleaner struct {
 	*cleaner
 	in         GoneInput
 	gone       []*instanceFiles
-	known      map[element.TaskID]bool // tasks in roots that handles name
-	superseded map[string]bool         // roots, and the files that they name
+	known      map[lineage]bool // tasks in roots that handles name
+	superseded map[string]bool  // roots, and the files that they name
 }
 
 // ask asks the group, then reads all roots. When nobody is gone it reads nothing.
@@ -131,8 +130,27 @@ func (g *goneCleaner) ask() error {
 			break
 		}
 	}
-	_, err = g.readAll(g.first)
-	return err
+	if _, err = g.readAll(g.first); err != nil {
+		return err
+	}
+	return g.spareOtherClusters()
+}
+
+// spareOtherClusters takes instances of other clusters for what they are: they are in no group of ours and live all the
+// same. Nothing in their directories is judged.
+func (g *goneCleaner) spareOtherClusters() error {
+	var gone []*instanceFiles
+	for _, in := range g.gone {
+		other, err := g.r.clusterOf(g.ctx, in, func(p filePath) (*Root, error) { return g.roots[p.String()].root, nil })
+		if err != nil {
+			return err
+		}
+		if g.r.cluster == "" || other == "" || other == g.r.cluster {
+			gone = append(gone, in)
+		}
+	}
+	g.gone = gone
+	return nil
 }
 
 func (g *goneCleaner) loadHandles(handles []RootRef) error {
@@ -166,12 +184,12 @@ func (g *goneCleaner) judgeRoots() {
 	for path, r := range g.roots {
 		f, mayGo := infos[path]
 		switch {
-		case !mayGo, g.needed[path], g.retained(path):
+		case !mayGo, g.needed[path], g.retained(path), g.otherCluster(path):
 			g.need(path)
 		case !g.unsettled(path):
 			g.superseded[path] = true
 			markFiles(r.root, g.superseded)
-		case !g.old(f) || r.root.anySource(func(id element.TaskID) bool { return !g.known[id] }):
+		case !g.old(f) || r.root.anySource(func(h lineage) bool { return !g.known[h] }):
 			g.need(path)
 		}
 	}
@@ -229,14 +247,14 @@ func (g *goneCleaner) chains() map[string][]RunRef {
 	out := map[string][]RunRef{}
 	for path := range g.committed {
 		r := g.roots[path]
-		isNewest := func(id element.TaskID) bool { return g.ids[id][0] == r.ref.Name.ID }
+		isNewest := func(h lineage) bool { return g.ids[h][0] == r.ref.Name.ID }
 		newest := r.root.anySource(isNewest)
 		for i := range r.root.Tasks {
 			switch e := &r.root.Tasks[i]; {
 			case e.Parallelism > 0 && newest:
 				out[e.Task.String()] = slices.Concat(out[e.Task.String()], e.Runs)
-			case e.Parallelism == 0 && isNewest(e.Task):
-				out[e.Task.String()] = e.Runs
+			case e.Parallelism == 0 && isNewest(r.root.lineageOf(e)): // one per lineage
+				out[e.Task.String()] = slices.Concat(out[e.Task.String()], e.Runs)
 			}
 		}
 	}

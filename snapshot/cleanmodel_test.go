@@ -383,7 +383,7 @@ func (c *cluster) zombieWrites() {
 	root := &Root{Name: c.name(p), Predecessor: p.pred}
 	for _, id := range c.tasks {
 		if chain := p.runs(id); len(chain) > 0 && int(chainEnd(chain)) < p.last {
-			e := TaskEntry{Task: id, States: counts, Runs: chain}
+			e := TaskEntry{Task: id, States: counts, Positions: []element.Position{position(id.Partition, int64(p.last))}, Runs: chain}
 			refs, err := p.r.Persist(ctx, nameOf(p.last, p.inc*1000+int(id.Partition)), []TaskDelta{delta(id, counts, int(e.ChainEnd()), p.last, change{"totals/acc|x": val("zombie")})})
 			if err == nil {
 				e.Runs = append(e.Runs, refs[0].Run)

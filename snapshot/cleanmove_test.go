@@ -93,7 +93,7 @@ func TestCleanOfAnInstanceWhoseIDsBeginLow(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []element.CheckpointName{nameOf(5, 3)}, rep.Retained, "b has three newer ones of taskA")
 	require.Contains(t, listAll(t, a), packs[0].Run.File, "its root is still to be written")
-	root = &Root{Name: nameOf(6, 3), Predecessor: prev, Tasks: slices.Clone(root.Tasks)}
+	root = &Root{Name: nameOf(6, 3), Predecessor: prev, ClusterID: root.ClusterID, Tasks: slices.Clone(root.Tasks)}
 	root.Tasks[0].Runs = append(slices.Clone(root.Tasks[0].Runs), packs[0].Run)
 	ref, err := a.WriteRoot(ctx, root)
 	require.NoError(t, err)

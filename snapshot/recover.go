@@ -186,8 +186,10 @@ func (c *recovery) findCommon() {
 			continue
 		}
 		whole := true
-		for id := range c.refused {
-			whole = whole && c.infos[i].Root.Task(id) != nil
+		for j := range c.in.Tasks {
+			t := &c.in.Tasks[j]
+			e := c.infos[i].Root.Task(t.Task)
+			whole = whole && (!c.refused[t.Task] || e != nil && c.in.own(t, c.infos[i].Root, e))
 		}
 		if whole {
 			c.at = i
@@ -218,8 +220,10 @@ func (c *recovery) forbidden(refused *RefusedError) string {
 	return ""
 }
 
-// task takes the newest usable checkpoint that holds the task.
+// task takes the newest usable checkpoint that holds the task. Those of a task of that name in another cluster or of another
+// topic are passed over; when there is nothing else, the first of them says so.
 func (c *recovery) task(t *TaskFacts) *Refusal {
+	var other *Refusal
 	for _, i := range newestFirst(c.infos) {
 		info := &c.infos[i]
 		if !info.usable() || c.common && i != c.at {
@@ -230,7 +234,13 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 			continue
 		}
 		if no := c.fits(t, info, entry); no != nil {
-			return no
+			if c.in.own(t, info.Root, entry) {
+				return no
+			}
+			if other == nil {
+				other = no
+			}
+			continue
 		}
 		c.in.Roots[info.Ref] = LoadedRoot{Root: info.Root}
 		c.out[t.Task] = Decision{Kind: Recovered, Positions: slices.Clone(entry.Positions), Root: info.Ref, Entry: *entry}
@@ -238,6 +248,9 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 			Task: t.Task, Root: info.Ref, Instance: info.Instance, CreatedUnixMilli: info.Root.CreatedUnixMilli, Ranges: c.ranges(t, info, entry),
 		})
 		return nil
+	}
+	if other != nil {
+		return other
 	}
 	return refuse(c.rec.Reason, element.TopicPartition{}, "task %s: the store has no committed checkpoint of it that is whole (%s); nothing was changed: put the files back from a backup, or move the checkpoint directory away and delete the group's offsets to start empty",
 		t.Task, describe(c.infos))
@@ -302,7 +315,7 @@ func (c *recovery) ranges(t *TaskFacts, taken *RootInfo, entry *TaskEntry) []Rep
 		r.Reached = r.Committed
 		for k := range c.infos {
 			if info := &c.infos[k]; !known && compareNames(info.Ref.Name, taken.Ref.Name) > 0 {
-				r.reach(info, t.Task)
+				r.reach(&c.in, info, t)
 			}
 		}
 		r.Reached = max(r.Reached, r.Committed)
@@ -312,13 +325,13 @@ func (c *recovery) ranges(t *TaskFacts, taken *RootInfo, entry *TaskEntry) []Rep
 }
 
 // reach counts in a newer checkpoint.
-func (r *RepeatRange) reach(info *RootInfo, task element.TaskID) {
+func (r *RepeatRange) reach(in *ResolveInput, info *RootInfo, t *TaskFacts) {
 	if info.Root == nil {
 		r.Open = true
 		return
 	}
-	entry := info.Root.Task(task)
-	if entry == nil {
+	entry := info.Root.Task(t.Task)
+	if entry == nil || !in.own(t, info.Root, entry) {
 		return
 	}
 	for _, p := range entry.Positions {
@@ -347,7 +360,12 @@ func (c *recovery) finish() {
 // passed reports whether a checkpoint was passed over for a task.
 func (c *recovery) passed(info *RootInfo) bool {
 	return slices.ContainsFunc(c.rec.Tasks, func(t RecoveredTask) bool {
-		return compareNames(info.Ref.Name, t.Root.Name) > 0 && (info.Root == nil || info.Root.Task(t.Task) != nil)
+		if newer := compareNames(info.Ref.Name, t.Root.Name) > 0; !newer || info.Root == nil {
+			return newer
+		}
+		entry := info.Root.Task(t.Task)
+		i := slices.IndexFunc(c.in.Tasks, func(f TaskFacts) bool { return f.Task == t.Task })
+		return entry != nil && i >= 0 && c.in.own(&c.in.Tasks[i], info.Root, entry)
 	})
 }
 

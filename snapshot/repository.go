@@ -42,6 +42,7 @@ type Config struct {
 type Repository struct {
 	st      Storage
 	app     string
+	cluster string // whose checkpoints this instance takes; empty when it was not told
 	inst    string
 	dir     string // <application>/<instance>
 	retain  int

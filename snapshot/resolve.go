@@ -240,7 +240,7 @@ func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
 func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) *Refusal {
 	for _, i := range newestFirst(in.Listing) {
 		info := &in.Listing[i]
-		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && info.mayHold(t.Task, h) {
+		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && info.mayHold(in, t, h) {
 			return refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but the store says that checkpoint %s (%s) was committed after it; "+
 				"the offsets went back, and from there outputs would repeat: put the newer offsets and their metadata back", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path)
 		}
@@ -248,12 +248,13 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) *Refusal {
 	return nil
 }
 
-// mayHold reports whether a checkpoint that is newer than a task's handle holds the task. One that cannot be read counts
-// only where it lies beside the one that the handle names: ids of another instance's other tasks may be far above, and a
+// mayHold reports whether a checkpoint that is newer than a task's handle holds the task, and not one of that name in
+// another cluster or of another topic. One that cannot be read counts only where it lies beside the one that the handle names: ids of another instance's other tasks may be far above, and a
 // damaged file of theirs must not keep this task from starting.
-func (i *RootInfo) mayHold(task element.TaskID, h Handle) bool {
+func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 	if i.Root != nil {
-		return i.Root.Task(task) != nil
+		e := i.Root.Task(t.Task)
+		return e != nil && in.own(t, i.Root, e)
 	}
 	return h.Kind == HandleEmpty || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
 }
@@ -265,7 +266,7 @@ func (f InputFacts) String() string { return f.TopicPartition.String() }
 func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 	if root, ok := in.Stored[t.Task]; ok {
 		return Decision{}, refuse(ReasonOffsetsExpired, element.TopicPartition{}, "task %s: group %s has no committed offset, but checkpoint %s in the store holds the task (%s); "+
-			"the offsets expired or were deleted: recover from the store explicitly, or move the checkpoint directory away to start empty",
+			"the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away to start empty",
 			t.Task, in.Application, root.Name, root.Path)
 	}
 	return Decision{Kind: Fresh}, nil

@@ -138,12 +138,12 @@ func (r *Root) Task(id element.TaskID) *TaskEntry {
 	return nil
 }
 
-// sourceTasks gives the tasks that read partitions. Handles name roots for these. What a root holds of the stages behind
-// exchanges is restored together with them and is needed as long as they need the root.
-func (r *Root) sourceTasks() iter.Seq[element.TaskID] {
-	return func(yield func(element.TaskID) bool) {
+// sourceTasks gives the lineages of the tasks that read partitions. Handles name roots for these. What a root holds of the
+// stages behind exchanges is restored together with them and is needed as long as they need the root.
+func (r *Root) sourceTasks() iter.Seq[lineage] {
+	return func(yield func(lineage) bool) {
 		for i := range r.Tasks {
-			if e := &r.Tasks[i]; e.Parallelism == 0 && !yield(e.Task) {
+			if e := &r.Tasks[i]; e.Parallelism == 0 && !yield(r.lineageOf(e)) {
 				return
 			}
 		}
@@ -151,9 +151,9 @@ func (r *Root) sourceTasks() iter.Seq[element.TaskID] {
 }
 
 // anySource reports whether a condition holds for one of the tasks that read partitions.
-func (r *Root) anySource(is func(element.TaskID) bool) bool {
-	for id := range r.sourceTasks() {
-		if is(id) {
+func (r *Root) anySource(is func(lineage) bool) bool {
+	for h := range r.sourceTasks() {
+		if is(h) {
 			return true
 		}
 	}

@@ -77,7 +77,7 @@ func (r *Repository) Survey(ctx context.Context) ([]RootInfo, error) {
 		return nil, err
 	}
 	v := &verifier{r: r, seen: map[runKey]error{}}
-	covered := map[element.TaskID]bool{}
+	covered := map[lineage]bool{}
 	for _, i := range newestFirst(infos) {
 		info := &infos[i]
 		if !info.usable() || !info.holdsOther(covered) {
@@ -91,8 +91,8 @@ func (r *Repository) Survey(ctx context.Context) ([]RootInfo, error) {
 			info.Err = damage[0]
 			continue
 		}
-		for id := range info.Root.sourceTasks() {
-			covered[id] = true
+		for h := range info.Root.sourceTasks() {
+			covered[h] = true
 		}
 	}
 	return infos, nil
@@ -102,8 +102,8 @@ func (r *Repository) Survey(ctx context.Context) ([]RootInfo, error) {
 func (i *RootInfo) usable() bool { return i.Root != nil && i.Committed && i.Err == nil }
 
 // holdsOther reports whether the root holds a task that is not in the set.
-func (i *RootInfo) holdsOther(tasks map[element.TaskID]bool) bool {
-	return i.Root.anySource(func(id element.TaskID) bool { return !tasks[id] })
+func (i *RootInfo) holdsOther(tasks map[lineage]bool) bool {
+	return i.Root.anySource(func(h lineage) bool { return !tasks[h] })
 }
 
 // LoadVerified is LoadRoots, and reads all runs too: a root of which a run is damaged is reported like a damaged one.
