@@ -37,6 +37,7 @@ type exchangeSettings struct {
 	FailPersist  int           // the first of so many writes of changes fails after it was made
 	DelayPersist time.Duration // and each takes up to that long
 	Threshold    int64
+	Fault        string        // planted: see faulty
 	Checkpoint   time.Duration // timeout of a checkpoint; default 5 s
 	Session      time.Duration
 	Instance     string
@@ -75,7 +76,9 @@ func (x exchangeSettings) apply(cfg *processor.Config) {
 		},
 		AttemptEnded: func(int, error, fault.Recovery, time.Duration) { flying.Store(0) },
 	}
-	if x.FailPersist > 0 || x.DelayPersist > 0 {
+	if x.Fault != "" {
+		cfg.Decorate = func(p *engine.Ports) { p.Checkpoints = &faulty{p.Checkpoints, x.Fault} }
+	} else if x.FailPersist > 0 || x.DelayPersist > 0 {
 		cfg.Decorate = func(p *engine.Ports) { p.Checkpoints = &lazyStore{Checkpoints: p.Checkpoints, x: x} }
 	}
 }
@@ -99,6 +102,31 @@ func (l *lazyStore) Persist(ctx context.Context, name element.CheckpointName, de
 		return nil, fault.Restartf(fault.Failed, "planted: the answer of the store is lost")
 	}
 	return out, err
+}
+
+// faulty makes a mistake that the judges of these tests have to find.
+type faulty struct {
+	engine.Checkpoints
+	fault string
+}
+
+// RestoreInFlight forgets what was on the way, or takes all of it in every subtask.
+func (f *faulty) RestoreInFlight(ctx context.Context, entry snapshot.TaskEntry, keep func(int) bool, apply func(int, []byte) error) (int64, error) {
+	switch f.fault {
+	case "lose-inflight":
+		return 0, nil
+	case "double-inflight":
+		keep = func(int) bool { return true }
+	}
+	return f.Checkpoints.RestoreInFlight(ctx, entry, keep, apply)
+}
+
+// Restore forgets the state of subtask 1.
+func (f *faulty) Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(int, []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error) {
+	if f.fault == "lose-subtask" && entry.Task.Source == "by-group" && entry.Task.Partition == 1 {
+		return snapshot.Stats{}, nil
+	}
+	return f.Checkpoints.Restore(ctx, entry, keep, apply)
 }
 
 // tally is what is kept per group: how many inputs it had, the sum of their numbers, and the number of the last one.

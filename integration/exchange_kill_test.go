@@ -155,3 +155,28 @@ func TestRealKillOverTwoExchanges(t *testing.T) {
 		t.Run(m, func(t *testing.T) { exchangeKills(realSite(t, 4).exchanges("over-hops"), mode, 100_000, 10) })
 	}
 }
+
+// A suite that could not fail would prove nothing: what is lost or doubled at a restore with another parallelism is found.
+func TestKillBehindAnExchangeFindsPlantedFaults(t *testing.T) {
+	for _, fault := range []string{"none", "lose-inflight", "double-inflight", "lose-subtask"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			e := embeddedSite(t, 4).exchanges("by-group")
+			e.every = 100 * time.Millisecond
+			const n = 20_000
+			e.tickets(0, n)
+			job := e.start(exchangeSettings{Parallelism: 2, Unaligned: true, Slow: 200 * time.Microsecond})
+			job.until(failWithin, func() bool { _, behind := e.offsets(); return len(e.read(e.out)) > n/10 && behind < n/2 }, "no progress")
+			var st exchangeStats
+			st.read(t, job)
+			require.Positive(t, st.buffered)
+			job.kill()
+			job = e.start(exchangeSettings{Parallelism: 3, Fault: fault}) // aligned: with offset n all outputs up to n are committed
+			job.until(failWithin, func() bool { _, behind := e.offsets(); return behind == 0 }, "the group's lag is not 0")
+			job.stop()
+			outputs, wrong := e.judge()
+			require.Equal(t, fault == "none", wrong == "" && outputs == n)
+			t.Logf("%d outputs of %d inputs; %s", outputs, n, wrong)
+		})
+	}
+}

@@ -186,20 +186,28 @@ func (e *exchangeSite) ticketsWritten() map[int64]ticketPlace {
 	return inputs
 }
 
-// counted wants each ticket to have been counted once: the outputs of a group are in one partition, they number 1, 2, … n in
-// order, each belongs to another ticket of the group, all of them are there, and the sums are those of the tickets so far.
-// What one partition of an input brought comes out in its order, unless steps were spread between. n is how many tickets
-// there are. It gives the number of outputs.
+// counted wants each of n tickets to have been counted once, and gives the number of outputs.
 func (e *exchangeSite) counted(n int) int {
-	t := e.t
-	t.Helper()
-	require.Eventually(t, func() bool {
+	e.t.Helper()
+	require.Eventually(e.t, func() bool {
 		log, stable := e.ends(e.out)
 		return maps.Equal(log, stable)
 	}, 5*time.Second, 20*time.Millisecond, "a transaction stays open on %s", e.out)
+	outputs, wrong := e.judge()
+	require.Empty(e.t, wrong)
+	require.Equal(e.t, n, outputs, "inputs without an output: %d", n-outputs)
+	require.Len(e.t, e.ticketsWritten(), n+e.late)
+	return outputs
+}
+
+// judge says what is wrong with the first output that is: the outputs of a group are in one partition, they number 1, 2, … n
+// in order, each belongs to another ticket of the group, and the sums are those of the tickets so far. What one partition of
+// an input brought comes out in its order, unless steps were spread between. It gives the number of outputs up to there.
+func (e *exchangeSite) judge() (outputs int, wrong string) {
+	t := e.t
+	t.Helper()
 	inputs := e.ticketsWritten()
-	require.Len(t, inputs, n+e.late)
-	groups, used, outputs := map[string]*ticketGroup{}, map[int64]bool{}, 0
+	groups, used := map[string]*ticketGroup{}, map[int64]bool{}
 	for _, r := range e.read(e.out) {
 		got, err := tallySerde{}.Decode(r.Value)
 		require.NoError(t, err)
@@ -212,7 +220,6 @@ func (e *exchangeSite) counted(n int) int {
 		from := ticketPlace{in.topic, in.partition, 0}
 		before, any := g.seen[from]
 		ordered := e.name != "over-hops" || in.topic != e.in
-		wrong := ""
 		switch {
 		case g.partition != r.Partition:
 			wrong = "the key is in two partitions"
@@ -228,13 +235,12 @@ func (e *exchangeSite) counted(n int) int {
 			wrong = fmt.Sprintf("the input's offset %d comes after %d", in.offset, before)
 		}
 		if wrong != "" {
-			require.Fail(t, wrong, "%s at %s/%d@%d: %+v after %+v", r.Key, e.out, r.Partition, r.Offset, got, g.last)
+			return outputs, fmt.Sprintf("%s: %s at %s/%d@%d: %+v after %+v", wrong, r.Key, e.out, r.Partition, r.Offset, got, g.last)
 		}
 		used[got.last], g.seen[from], g.last = true, in.offset, got
 		outputs++
 	}
-	require.Equal(t, n, outputs, "inputs without an output: %d", n-outputs)
-	return outputs
+	return outputs, ""
 }
 
 // storesAreWhole checks the checkpoints of a job that has stopped: all handles name one root, which has every task of the
