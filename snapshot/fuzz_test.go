@@ -292,6 +292,9 @@ func drawRoot(rt *rapid.T) *Root {
 	for i := range rapid.IntRange(0, 2).Draw(rt, "savepoints") {
 		r.Savepoints = append(r.Savepoints, SavepointRef{ID: string(rune('a' + i)), Path: rapid.StringN(1, 20, 60).Draw(rt, "path"), Digest: digestOf([]byte{byte(i)})})
 	}
+	for i := range rapid.IntRange(0, 2).Draw(rt, "origin") {
+		r.Origin = append(r.Origin, SavepointRef{ID: "o", Path: rapid.StringN(1, 20, 60).Draw(rt, "path"), Digest: Digest{byte(i + 1)}})
+	}
 	return r
 }
 

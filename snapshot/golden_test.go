@@ -62,7 +62,8 @@ func goldenExchange(t testing.TB, m vfs.FS, pred RootRef, before *Root) RootRef 
 	r, err := OpenRepository(ctx, cfg)
 	require.NoError(t, err)
 	root := &Root{Name: nameOf(3, 0xabd), Predecessor: &pred, ClusterID: before.ClusterID, CreatedUnixMilli: 1700000002345, Tasks: slices.Clone(before.Tasks),
-		Savepoints: []SavepointRef{{ID: "sp-1", Path: "/savepoints/savepoint-shop-sp-1-0000000000000abd", Digest: Digest{1, 2, 3}}}}
+		Savepoints: []SavepointRef{{ID: "sp-1", Path: "/savepoints/savepoint-shop-sp-1-0000000000000abd", Digest: Digest{1, 2, 3}}},
+		Origin:     []SavepointRef{{ID: "old-2", Path: "/savepoints/savepoint-old-9-0000000000000abb", Digest: Digest{7}}, {ID: "old-1", Path: "/savepoints/savepoint-old-9-0000000000000abe", Digest: Digest{4}}}}
 	deltas := []TaskDelta{
 		delta(taskA, counts, int(root.Tasks[0].ChainEnd()), 3, change{"totals/acc|alice": nil}),
 		delta(taskB, counts, int(root.Tasks[1].ChainEnd()), 3, change{}),
@@ -166,6 +167,8 @@ func TestGoldenFilesOfVersion2(t *testing.T) {
 	r, root := openGolden(t, goldenV2)
 	require.EqualValues(t, 1700000002345, root.CreatedUnixMilli)
 	require.Equal(t, "sp-1", root.Savepoints[0].ID)
+	require.Equal(t, "old-1", root.Origin[0].ID)
+	require.Equal(t, Digest{7}, root.Origin[1].Digest)
 	got, err := restoreModel(r, *root.Task(taskA))
 	require.NoError(t, err)
 	require.Len(t, got["totals/acc"], 1, "alina is left")

@@ -32,6 +32,7 @@ const (
 	ReasonStateDropped    Reason = "state-not-in-topology" // the checkpoint holds state that no step owns
 	ReasonMixedRoots      Reason = "checkpoints-mixed"     // the tasks of an application with exchanges stand at different checkpoints
 	ReasonInFlight        Reason = "records-in-flight"     // records in flight cannot go where the topology now is
+	ReasonOtherLineage    Reason = "other-lineage"         // the committed offset does not come from the savepoint to start from
 )
 
 // Refusal is one task that cannot be started, and why.

@@ -54,7 +54,7 @@ type TaskEntry struct {
 	InFlight []RunRef
 }
 
-// SavepointRef names a savepoint that was cut at the barrier of a checkpoint.
+// SavepointRef names a savepoint: one that was cut at the barrier of a checkpoint, or that an application started from.
 type SavepointRef struct {
 	ID     string // as it was asked for; see ValidName
 	Path   string // directory or URL, at most 4096 bytes
@@ -126,6 +126,9 @@ type Root struct {
 	CreatedUnixMilli int64
 	Tasks            []TaskEntry    // sorted by task
 	Savepoints       []SavepointRef // cut at the same barrier, sorted by id
+	// Origin is the savepoint that the state began with, one directory for each instance that took part in it, sorted by
+	// digest. Every root carries it on until the application starts from another one. None: it began empty.
+	Origin []SavepointRef
 }
 
 // Task finds a task's entry, nil when the root has none.
@@ -237,7 +240,10 @@ func (r *Root) validate() error {
 	if err := checkStages(r.Tasks); err != nil {
 		return err
 	}
-	return checkSavepoints(r.Savepoints)
+	if err := checkSavepoints(r.Savepoints); err != nil {
+		return err
+	}
+	return checkOrigin(r.Origin)
 }
 
 func (e *TaskEntry) validate(id element.CheckpointID) error {
@@ -345,7 +351,7 @@ func checkSavepoints(refs []SavepointRef) error {
 	}
 	for i, s := range refs {
 		switch {
-		case !ValidName(s.ID) || s.Path == "" || len(s.Path) > maxSavepointPath || s.Digest.IsZero():
+		case !s.valid():
 			return formatf("savepoint %q at %q is not valid", s.ID, s.Path)
 		case i > 0 && refs[i-1].ID >= s.ID:
 			return formatf("savepoint %q is out of order or twice", s.ID)
@@ -383,5 +389,6 @@ func (r *Root) sorted() *Root {
 	}
 	c.Savepoints = slices.Clone(r.Savepoints)
 	slices.SortFunc(c.Savepoints, func(a, b SavepointRef) int { return cmp.Compare(a.ID, b.ID) })
+	c.Origin = sortedOrigin(r.Origin)
 	return &c
 }

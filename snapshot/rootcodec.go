@@ -50,11 +50,13 @@ func appendRoot(b []byte, r *Root) []byte {
 	for i := range r.Tasks {
 		b = appendTask(b, &r.Tasks[i])
 	}
-	b = binary.AppendUvarint(b, uint64(len(r.Savepoints)))
-	for _, s := range r.Savepoints {
-		b = appendString(b, s.ID)
-		b = appendString(b, s.Path)
-		b = append(b, s.Digest[:]...)
+	for _, refs := range [][]SavepointRef{r.Savepoints, r.Origin} {
+		b = binary.AppendUvarint(b, uint64(len(refs)))
+		for _, s := range refs {
+			b = appendString(b, s.ID)
+			b = appendString(b, s.Path)
+			b = append(b, s.Digest[:]...)
+		}
 	}
 	return b
 }
@@ -153,6 +155,7 @@ func decodeRootBody(c *cursor, version byte) *Root {
 	} else {
 		r.Tasks = decodeList(c, "tasks", 8, maxTasks, decodeTask)
 		r.Savepoints = decodeList(c, "savepoints", 34, maxSavepoints, decodeSavepointRef)
+		r.Origin = decodeList(c, "savepoints of the origin", 34, MaxOrigin, decodeSavepointRef)
 	}
 	return r
 }

@@ -47,7 +47,7 @@ func decodeSavepoint(b []byte) (string, *Root, error) {
 	if err := c.end(); err != nil {
 		return "", nil, err
 	}
-	if !ValidName(id) || r.Predecessor != nil || len(r.Savepoints) > 0 {
+	if !ValidName(id) || r.Predecessor != nil || len(r.Savepoints) > 0 || len(r.Origin) > 0 {
 		return "", nil, formatf("id %q is not valid, or it names other checkpoints", id)
 	}
 	size := int64(0)

@@ -339,6 +339,9 @@ func TestRootsOfStagesThatAreNotWholeAreRefused(t *testing.T) {
 		"is not the path of a run":                       func(r *Root) { r.Tasks[0].Runs[0].File = "shop/i-0/chk-5-0000000000000001.data" },
 		"out of order or twice":                          func(r *Root) { r.Savepoints = []SavepointRef{{"a", "/x", Digest{1}}, {"a", "/x", Digest{1}}} },
 		"savepoint \"\" at":                              func(r *Root) { r.Savepoints = []SavepointRef{{"", "/x", Digest{1}}} },
+		"of the origin is out of order or twice":         func(r *Root) { r.Origin = []SavepointRef{{"a", "/x", Digest{1}}, {"b", "/y", Digest{1}}} },
+		"of the origin, at \"\", is not valid":           func(r *Root) { r.Origin = []SavepointRef{{"a", "", Digest{1}}} },
+		"savepoints of the origin, at most":              func(r *Root) { r.Origin = make([]SavepointRef, MaxOrigin+1) },
 		"savepoints, at most":                            func(r *Root) { r.Savepoints = make([]SavepointRef, maxSavepoints+1) },
 	} {
 		root := *s.root

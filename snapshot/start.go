@@ -1,0 +1,291 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// StartInput is the wish to start from a savepoint, and what it depends on besides ResolveInput.
+type StartInput struct {
+	// From is the savepoint: the directories of all instances that took part in it.
+	From []*Savepoint
+	// Sources are all of the plan.
+	Sources []string
+	// Again: go back to the savepoint although the group has committed offsets.
+	Again bool
+	// All is Repository.List, needed when NeedsStored(Tasks), in place of ResolveInput.Stored.
+	All []RootInfo
+}
+
+// Start is how tasks start when a savepoint was asked for.
+type Start struct {
+	Decisions map[element.TaskID]Decision
+	// Origin is the savepoint, set when a task starts from it.
+	Origin []SavepointRef
+	// Known lists the tasks that the savepoint holds and that do not start from it, since what the group has committed
+	// comes from it already.
+	Known []element.TaskID
+	// Moved are the inputs whose committed offsets are given up.
+	Moved []MovedInput
+	// Dropped is what is let go with DropStates, but for single states that no step owns any more.
+	Dropped []DroppedStage
+	// LastID is the highest id of a checkpoint of the application that is known of; new ones go above it.
+	LastID element.CheckpointID
+}
+
+// MovedInput is an input whose committed offset gives way to that of the savepoint. Between the two, outputs repeat when To is
+// below From; when it is above, nothing is made of the records between, but the savepoint's state has them.
+type MovedInput struct {
+	element.TopicPartition
+	From, To  int64
+	Forgotten bool // the savepoint does not hold it: it starts as if nobody had read it yet
+}
+
+// ResolveFrom decides how tasks start when a savepoint was asked for. It is pure.
+//
+// The wish may stand on the command line for ever, so it is granted once. A task that the savepoint holds
+//
+//   - starts as always when its committed offset comes from the savepoint: the root that it names says so (Root.Origin),
+//     or, without Again, the savepoint was cut by this application and the group is at its checkpoint or behind it;
+//   - is Imported when it has no committed offset, and with Again also when it has one that does not come from there;
+//   - is refused otherwise: from the savepoint on, outputs would repeat.
+//
+// The first checkpoint after an import is what commits it; nothing is committed before. So a crash before that leaves a
+// group without offsets, and perhaps a root that no offset names: it is known by its origin, and the import begins again
+// at the same positions. A group without offsets for which a committed checkpoint is in the store has lost them: that is
+// refused as ever, unless Again.
+//
+// A task that the savepoint does not hold starts as always. Behind an exchange the state is one: there all tasks go back
+// together, and one that the savepoint does not hold is forgotten and starts Fresh.
+func ResolveFrom(in ResolveInput, want StartInput) (*Start, error) {
+	r := &starting{in: in, want: want, origin: OriginOf(want.From), out: &Start{Decisions: map[element.TaskID]Decision{}, LastID: NextID(in.Tasks) - 1}}
+	if err := r.plausible(); err != nil {
+		return nil, err
+	}
+	for i := range in.Tasks {
+		r.judge(&in.Tasks[i])
+	}
+	if len(in.Stages) > 0 {
+		r.together()
+	}
+	if len(r.refused) > 0 {
+		slices.SortStableFunc(r.refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
+		return nil, fault.Stopf(r.refused[0].Reason.code(), "%w", &RefusedError{Refusals: r.refused})
+	}
+	return r.resolve()
+}
+
+// starting is a resolution.
+type starting struct {
+	in     ResolveInput
+	want   StartInput
+	origin []SavepointRef
+	out    *Start
+
+	begin   []TaskFacts // without an offset: from the savepoint, or as it says
+	back    []TaskFacts // with one that is given up
+	usual   []TaskFacts
+	refused []Refusal
+}
+
+// plausible refuses directories that are twice the same, and a savepoint of something else altogether.
+func (r *starting) plausible() error {
+	for i := 1; i < len(r.origin); i++ {
+		if r.origin[i-1].Digest == r.origin[i].Digest {
+			return fault.Stopf(fault.Usage, "savepoints %s and %s are the same", r.origin[i-1].Path, r.origin[i].Path)
+		}
+	}
+	for _, s := range r.want.From {
+		for i := range s.Root.Tasks {
+			if e := &s.Root.Tasks[i]; e.Parallelism == 0 && slices.Contains(r.want.Sources, e.Task.Source) {
+				return nil
+			}
+		}
+	}
+	return fault.Stopf(fault.StateMismatch, "savepoint %s holds none of the sources of this topology (%s): it is of another one, or they have other names now", r.origin[0].Path, strings.Join(r.want.Sources, ", "))
+}
+
+// holder finds the directory that holds a task.
+func (r *starting) holder(id element.TaskID) (*Savepoint, *TaskEntry) {
+	for _, s := range r.want.From {
+		if e := s.Root.Task(id); e != nil && e.Parallelism == 0 {
+			return s, e
+		}
+	}
+	return nil, nil
+}
+
+// judge sorts one task.
+func (r *starting) judge(t *TaskFacts) {
+	s, entry := r.holder(t.Task)
+	if !slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Found }) {
+		if ref, lost := r.lost(t.Task); lost && !r.want.Again {
+			if r.in.Stored == nil {
+				r.in.Stored = map[element.TaskID]RootRef{}
+			}
+			r.in.Stored[t.Task] = ref
+			r.usual = append(r.usual, *t)
+			return
+		}
+		r.begin = append(r.begin, *t)
+		return
+	}
+	switch {
+	case s == nil:
+		r.usual = append(r.usual, *t)
+	case r.comesFrom(t, s, entry):
+		r.out.Known = append(r.out.Known, t.Task)
+		r.usual = append(r.usual, *t)
+	case r.want.Again:
+		r.back = append(r.back, *t)
+	default:
+		f := &t.Inputs[0]
+		no := refuse(ReasonOtherLineage, f.TopicPartition, "task %s: group %s stands at offset %d of %s, which does not come from savepoint %s (%s, of %s, checkpoint %s, offset %d): start it under another application name, accept that outputs repeat, or reset the application first",
+			t.Task, r.in.Application, f.Offset, f.TopicPartition, s.Ref.ID, s.Ref.Path, s.Root.Application, s.Root.Name, entry.Positions[0].Offset)
+		no.Task = t.Task
+		r.refused = append(r.refused, *no)
+	}
+}
+
+// lost reports that the store has a checkpoint of a task that has no committed offset, unless that is one of an import whose
+// commit did not come about.
+func (r *starting) lost(id element.TaskID) (ref RootRef, lost bool) {
+	for i := range r.want.All {
+		info := &r.want.All[i]
+		if info.Root == nil || info.Root.Task(id) == nil {
+			continue
+		}
+		r.out.LastID = max(r.out.LastID, info.Ref.Name.ID)
+		if (info.Committed || !SameOrigin(info.Root.Origin, r.origin)) && (!lost || ref.Name.ID < info.Ref.Name.ID) {
+			ref, lost = info.Ref, true
+		}
+	}
+	return ref, lost
+}
+
+// comesFrom reports that a committed offset comes from the savepoint. It does also when that cannot be said, because the root
+// cannot be read: the start as always refuses that, and a damaged checkpoint must not become a silent return to a savepoint.
+func (r *starting) comesFrom(t *TaskFacts, s *Savepoint, entry *TaskEntry) bool {
+	h, err := ParseHandle(t.Inputs[0].Metadata)
+	if err != nil || h.Kind != HandleCheckpoint {
+		return false
+	}
+	switch loaded := r.in.Roots[h.Root]; {
+	case loaded.Root == nil:
+		return true
+	case SameOrigin(loaded.Root.Origin, r.origin):
+		return true
+	case r.want.Again:
+		return false
+	}
+	return s.Root.Application == r.in.Application && s.Root.StoreID == r.in.StoreID && h.StoreID == r.in.StoreID &&
+		h.Root.Name.ID >= s.Root.Name.ID && h.Offset >= entry.Positions[0].Offset
+}
+
+// together has all tasks go back when one does: the state behind an exchange is one, and it is the savepoint's or that of the
+// committed root. When some come from the savepoint already, those without an offset have lost it: the start as always says so.
+func (r *starting) together() {
+	held := slices.ContainsFunc(r.begin, func(t TaskFacts) bool { s, _ := r.holder(t.Task); return s != nil })
+	switch {
+	case len(r.out.Known) > 0 && len(r.back) > 0:
+		r.mixed(&r.back[0], r.out.Known[0].String())
+	case len(r.out.Known) > 0 || !held && len(r.back) == 0 && len(r.usual) > 0:
+		r.usual, r.begin = append(r.usual, r.begin...), nil
+	case r.want.Again:
+		r.back, r.usual = append(r.back, r.usual...), nil
+	default: // what has no state yet may stay: the start position of a partition that the savepoint does not hold
+		for i := range r.usual {
+			if h := handlesOf(r.usual[i : i+1]); len(h) > 0 && h[0].Kind == HandleCheckpoint {
+				r.mixed(&r.usual[i], r.begin[0].Task.String())
+			}
+		}
+	}
+}
+
+// mixed refuses a task that does not come from the savepoint beside another one that does.
+func (r *starting) mixed(t *TaskFacts, other string) {
+	no := refuse(ReasonMixedRoots, t.Inputs[0].TopicPartition, "task %s does not come from savepoint %s and task %s does: an application with exchanges is restored from one checkpoint of all its tasks; reset the application first",
+		t.Task, r.origin[0].Path, other)
+	no.Task = t.Task
+	r.refused = append(r.refused, *no)
+}
+
+// resolve decides on the tasks as they are sorted.
+func (r *starting) resolve() (*Start, error) {
+	usual, take := r.in, r.in
+	usual.Tasks, take.Tasks = r.usual, slices.Clone(r.begin)
+	for i := range r.back {
+		t := r.back[i]
+		r.move(&t)
+		t.Inputs = slices.Clone(t.Inputs)
+		for k := range t.Inputs {
+			f := &t.Inputs[k]
+			f.Found, f.Offset, f.Metadata = false, 0, ""
+		}
+		take.Tasks = append(take.Tasks, t)
+	}
+	if len(take.Tasks) > 0 {
+		usual.Stages = nil // they come with the savepoint
+		decisions, err := ResolveSavepoints(take, r.want.From, r.want.Sources)
+		if err != nil {
+			return nil, err
+		}
+		r.add(decisions)
+		if take.DropStates {
+			r.out.Dropped = append(r.out.Dropped, DroppedOf(take, r.want.From, r.want.Sources)...)
+		}
+	}
+	if len(usual.Tasks) > 0 {
+		decisions, err := Resolve(usual)
+		if err != nil {
+			return nil, err
+		}
+		r.add(decisions)
+		if usual.DropStates {
+			r.out.Dropped = append(r.out.Dropped, usual.DroppedStages(decisions)...)
+		}
+	}
+	return r.out, nil
+}
+
+func (r *starting) add(decisions map[element.TaskID]Decision) {
+	for id, d := range decisions {
+		if r.out.Decisions[id] = d; d.Kind == Imported {
+			r.out.Origin = r.origin
+		}
+	}
+}
+
+// move notes what becomes of a committed offset.
+func (r *starting) move(t *TaskFacts) {
+	_, entry := r.holder(t.Task)
+	for i := range t.Inputs {
+		f := &t.Inputs[i]
+		m := MovedInput{TopicPartition: f.TopicPartition, From: f.Offset, Forgotten: entry == nil}
+		if entry != nil {
+			k := slices.IndexFunc(entry.Positions, func(p element.Position) bool { return p.TopicPartition == f.TopicPartition })
+			if k < 0 {
+				continue // ResolveSavepoints refuses it
+			}
+			m.To = entry.Positions[k].Offset
+		}
+		r.out.Moved = append(r.out.Moved, m)
+	}
+}
+
+// String says it in one line.
+func (m MovedInput) String() string {
+	switch {
+	case m.Forgotten:
+		return fmt.Sprintf("%s: offset %d is forgotten, the savepoint does not hold it", m.TopicPartition, m.From)
+	case m.To < m.From:
+		return fmt.Sprintf("%s: back from %d to %d, the outputs of %d offsets repeat", m.TopicPartition, m.From, m.To, m.From-m.To)
+	case m.To > m.From:
+		return fmt.Sprintf("%s: on from %d to %d, the outputs of %d offsets are left out", m.TopicPartition, m.From, m.To, m.To-m.From)
+	}
+	return fmt.Sprintf("%s: stays at %d", m.TopicPartition, m.To)
+}

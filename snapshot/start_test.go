@@ -1,0 +1,212 @@
+package snapshot
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// startsFrom is a savepoint of application my-shop and the group of a fork, whose offsets a test sets.
+type startsFrom struct {
+	t    *testing.T
+	in   ResolveInput
+	want StartInput
+}
+
+func newStartsFrom(t *testing.T) *startsFrom {
+	s, in := imported(t)
+	in.StoreID, in.Roots = "store-1", map[RootRef]LoadedRoot{}
+	return &startsFrom{t: t, in: in, want: StartInput{From: []*Savepoint{s}, Sources: []string{"orders"}}}
+}
+
+func (f *startsFrom) savepoint() *Savepoint { return f.want.From[0] }
+
+// commit gives a partition an offset, with a root of all tasks unless id is 0.
+func (f *startsFrom) commit(p int32, offset int64, id int, origin ...SavepointRef) {
+	h := Handle{Kind: HandleEmpty, Partition: p, Offset: offset, ClusterID: "cluster-1", TopicID: topicID, PartitionCount: 4, StoreID: f.in.StoreID}
+	if id > 0 {
+		name := nameOf(id, 5)
+		h.Kind, h.Root = HandleCheckpoint, RootRef{Name: name, Path: f.in.Application + "/i-0/chk-" + name.String() + ".root", Digest: Digest{byte(id)}}
+		root := f.in.Roots[h.Root].Root
+		if root == nil {
+			root = &Root{Name: name, ClusterID: "cluster-1", Origin: origin}
+		}
+		root.Tasks = append(root.Tasks, TaskEntry{Task: f.in.Tasks[p].Task, Positions: []element.Position{position(p, offset)}, States: counts})
+		f.in.Roots[h.Root] = LoadedRoot{Root: root}
+	}
+	text, err := h.Encode()
+	require.NoError(f.t, err)
+	i := &f.in.Tasks[p].Inputs[0]
+	i.Found, i.Offset, i.Metadata = true, offset, text
+}
+
+func (f *startsFrom) kinds() map[string]DecisionKind {
+	f.t.Helper()
+	s, err := ResolveFrom(f.in, f.want)
+	require.NoError(f.t, err)
+	out := map[string]DecisionKind{}
+	for id, d := range s.Decisions {
+		out[id.String()] = d.Kind
+	}
+	return out
+}
+
+func (f *startsFrom) refused(reason Reason, words ...string) {
+	f.t.Helper()
+	_, err := ResolveFrom(f.in, f.want)
+	require.True(f.t, RefusalOf(err).Has(reason), "%v", err)
+	for _, w := range words {
+		require.ErrorContains(f.t, err, w)
+	}
+}
+
+func TestAFreshGroupStartsFromTheSavepoint(t *testing.T) {
+	f := newStartsFrom(t)
+	s, err := ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.Equal(t, []SavepointRef{f.savepoint().Ref}, s.Origin)
+	require.Empty(t, s.Known)
+	require.Empty(t, s.Moved)
+	require.Equal(t, map[string]DecisionKind{"orders-0": Imported, "orders-1": Imported, "orders-2": Fresh, stageName + "-0": Imported, stageName + "-1": Imported}, f.kinds())
+}
+
+func TestTheWishToStartFromASavepointIsGrantedOnce(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		f := newStartsFrom(t)
+		f.in.Stages, f.want.Again = nil, again
+		f.in.States["orders"], f.savepoint().Root.Tasks = counts, slices.DeleteFunc(slices.Clone(f.savepoint().Root.Tasks), func(e TaskEntry) bool { return e.Parallelism > 0 })
+		for p := range int32(3) {
+			f.commit(p, 500, 3, SavepointRef{ID: "moved", Path: "/elsewhere", Digest: f.savepoint().Ref.Digest})
+		}
+		s, err := ResolveFrom(f.in, f.want)
+		require.NoError(t, err)
+		require.Len(t, s.Known, 2)
+		require.Empty(t, s.Origin)
+		require.Equal(t, Restore, s.Decisions[taskA].Kind)
+		require.EqualValues(t, 3, s.LastID)
+	}
+}
+
+// A root of the application and the store that the savepoint is of contains it, when it is not older.
+func TestASavepointInTheGroupsOwnPast(t *testing.T) {
+	chained := func() *startsFrom {
+		f := newStartsFrom(t)
+		f.in.Stages = nil
+		f.savepoint().Root.Tasks = slices.DeleteFunc(slices.Clone(f.savepoint().Root.Tasks), func(e TaskEntry) bool { return e.Parallelism > 0 })
+		f.in.Application, f.in.StoreID = f.savepoint().Root.Application, f.savepoint().Root.StoreID
+		return f
+	}
+	f := chained()
+	for p := range int32(2) {
+		f.commit(p, 500, 9)
+	}
+	require.Equal(t, map[string]DecisionKind{"orders-0": Restore, "orders-1": Restore, "orders-2": Fresh}, f.kinds())
+
+	f.want.Again = true
+	s, err := ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.Equal(t, Imported, s.Decisions[taskA].Kind)
+	require.EqualValues(t, 9, s.LastID, "new checkpoints are above those that are given up")
+	require.Len(t, s.Moved, 2)
+	require.Contains(t, s.Moved[0].String(), "back from 500 to 100, the outputs of 400 offsets repeat")
+
+	for what, spoil := range map[string]func(f *startsFrom){
+		"an older checkpoint":   func(f *startsFrom) { f.commit(0, 500, 6) },
+		"an older offset":       func(f *startsFrom) { f.commit(0, 50, 9) },
+		"another application":   func(f *startsFrom) { f.in.Application = "a-fork"; f.commit(0, 500, 9) },
+		"another store":         func(f *startsFrom) { f.in.StoreID = "other"; f.commit(0, 500, 9) },
+		"another savepoint":     func(f *startsFrom) { f.in.Application = "a-fork"; f.commit(0, 500, 9, SavepointRef{Digest: Digest{9}}) },
+		"offsets without state": func(f *startsFrom) { f.commit(0, 500, 0) },
+	} {
+		f := chained()
+		spoil(f)
+		f.refused(ReasonOtherLineage, "orders-0", f.savepoint().Ref.Path, "another application name", "accept that outputs repeat", "reset")
+		f.want.Again = true
+		require.Equal(t, Imported, f.kinds()["orders-0"], what)
+	}
+}
+
+// A committed checkpoint that cannot be read may come from the savepoint: it is refused, never silently left for it.
+func TestADamagedRootIsNoReasonToGoBackToTheSavepoint(t *testing.T) {
+	f := newStartsFrom(t)
+	f.in.Stages, f.want.Again, f.in.DropStates = nil, true, true
+	f.commit(0, 500, 3)
+	for ref := range maps.Clone(f.in.Roots) {
+		f.in.Roots[ref] = LoadedRoot{Err: fault.Stopf(fault.Corrupt, "damaged")}
+	}
+	f.refused(ReasonRootUnusable, "damaged")
+}
+
+// The crash before the first commit of an import leaves a root that no offset names.
+func TestAnImportThatWasNeverCommittedBeginsAgain(t *testing.T) {
+	f := newStartsFrom(t)
+	root := &Root{Name: nameOf(4, 5), Origin: OriginOf(f.want.From), Tasks: []TaskEntry{{Task: taskA}}}
+	f.want.All = []RootInfo{{Ref: RootRef{Name: root.Name, Path: "a-fork/i-0/chk-" + root.Name.String() + ".root"}, Root: root}}
+	f.commit(2, 70, 0) // checkpoint 0 of a partition that the savepoint does not hold
+	want := map[string]DecisionKind{"orders-0": Imported, "orders-1": Imported, "orders-2": StartEmpty, stageName + "-0": Imported, stageName + "-1": Imported}
+	require.Equal(t, want, f.kinds())
+	s, err := ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, s.LastID)
+
+	// Offsets that were there once and are gone are another thing.
+	f.want.All[0].Committed = true
+	f.refused(ReasonOffsetsExpired, "orders-0")
+	f.want.All[0].Committed, root.Origin = false, nil
+	f.refused(ReasonOffsetsExpired, "orders-0")
+	f.want.Again = true
+	require.Equal(t, Imported, f.kinds()["orders-0"])
+	require.Equal(t, Fresh, f.kinds()["orders-2"], "all go back together")
+}
+
+// Behind an exchange the state is one.
+func TestBehindAnExchangeAllTasksGoBackTogether(t *testing.T) {
+	f := newStartsFrom(t)
+	for p := range int32(3) {
+		f.commit(p, 500, 9)
+	}
+	f.refused(ReasonOtherLineage, "orders-0", "(and 1 more)")
+	f.want.Again = true
+	require.Equal(t, map[string]DecisionKind{"orders-0": Imported, "orders-1": Imported, "orders-2": Fresh, stageName + "-0": Imported, stageName + "-1": Imported}, f.kinds())
+	s, err := ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.Len(t, s.Moved, 3)
+	require.Contains(t, s.Moved[2].String(), "offset 500 is forgotten")
+
+	f.in.Tasks[1].Inputs[0].Found = false // one has lost its offset
+	f.want.Again = false
+	f.in.Tasks[0].Inputs[0].Found = false
+	f.refused(ReasonMixedRoots, "orders-2", "reset")
+	f.commit(0, 500, 10, OriginOf(f.want.From)...)
+	f.commit(1, 500, 9)
+	f.want.Again = true
+	f.refused(ReasonMixedRoots, "orders-1", "reset")
+}
+
+func TestASavepointOfAnotherTopologyIsRefused(t *testing.T) {
+	f := newStartsFrom(t)
+	f.want.Sources = []string{"clicks"}
+	_, err := ResolveFrom(f.in, f.want)
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+	require.ErrorContains(t, err, "clicks")
+	f = newStartsFrom(t)
+	f.want.From = append(f.want.From, f.savepoint())
+	_, err = ResolveFrom(f.in, f.want)
+	require.ErrorContains(t, err, "are the same")
+}
+
+func TestWhatIsDroppedIsSaid(t *testing.T) {
+	f := newStartsFrom(t)
+	f.in.Stages = nil
+	f.refused(ReasonStateDropped, stageName)
+	f.in.DropStates = true
+	s, err := ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.Len(t, s.Dropped, 1)
+	require.Equal(t, stageName, s.Dropped[0].Stage)
+}
