@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
 )
 
 // from is a Context that knows where its records come from.
@@ -58,6 +61,23 @@ func TestMarkersHaveNoTime(t *testing.T) {
 	fs := cl.PollFetches(e.ctx)
 	require.NoError(t, fs.Err())
 	require.EqualValues(t, -1, fs.Records()[0].Timestamp.UnixMilli())
+}
+
+// Two applications whose names differ in '.' and '_' only cannot both have a topic for their markers. The second one says so
+// and ends, instead of trying for ever.
+func TestAMarkerTopicWhoseNameIsRefused(t *testing.T) {
+	e := newEnv(t)
+	_, err := kafka.EnsureTopic(e.ctx, e.admin, e.bed.Name("a.x")+"-checkpoints", 1, nil)
+	require.NoError(t, err)
+	cfg := e.config()
+	cfg.Application = e.bed.Name("a_x")
+	m, err := NewManager(cfg)
+	require.NoError(t, err)
+	defer m.Close()
+	err = m.Init(e.ctx)
+	require.ErrorContains(t, err, cfg.Application+"-checkpoints")
+	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+	require.Equal(t, fault.BadFile, fault.CodeOf(err))
 }
 
 func TestBatchLimits(t *testing.T) {
