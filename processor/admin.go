@@ -37,15 +37,18 @@ type operations struct {
 	over  chan struct{}          // closed when the engine has ended
 	end   error                  // why, after over: nil after a stop in order
 
-	mu        sync.Mutex
-	quit      func() // ends the run as a signal would
-	cancelled bool
-	// incomplete is why the last attempt ended without a last checkpoint.
-	incomplete error
+	stop context.Context // its end is the wish to stop
+	quit func()          // ends the run as a signal would
+
+	mu         sync.Mutex
+	cancelled  bool
+	processing bool  // the attempt has come so far
+	incomplete error // why the last checkpoint of a stop is missing
 }
 
-func newOperations(s *service, quit func()) *operations {
-	o := &operations{s: s, quit: quit, over: make(chan struct{})}
+// newOperations makes them; quit ends stop.
+func newOperations(stop context.Context, s *service, quit func()) *operations {
+	o := &operations{s: s, stop: stop, quit: quit, over: make(chan struct{})}
 	o.metrics = newMetrics(s)
 	o.starting("starting")
 	return o
@@ -57,10 +60,23 @@ func (o *operations) starting(what string) { o.doing.Store(&what) }
 // listener adds what the operations want to know to the user's own listener.
 func (o *operations) listener(user engine.Listener) engine.Listener {
 	lis := o.metrics.listener(user)
-	ended := lis.AttemptEnded
+	started, ended := lis.AttemptStarted, lis.AttemptEnded
+	lis.AttemptStarted = func(i engine.AttemptInfo) {
+		o.mu.Lock()
+		o.processing = true
+		o.mu.Unlock()
+		call(started, i)
+	}
 	lis.AttemptEnded = func(n int, err error, rec fault.Recovery, delay time.Duration) {
 		o.mu.Lock()
-		o.incomplete = err
+		switch {
+		case o.stop.Err() == nil:
+		case err != nil:
+			o.incomplete = err
+		case rec == fault.Stop && !o.processing:
+			o.incomplete = errors.New("it was still restoring its state")
+		}
+		o.processing = false
 		o.mu.Unlock()
 		ended(n, err, rec, delay)
 	}
@@ -74,7 +90,7 @@ func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), 
 func (o *operations) ended(err error) {
 	o.mu.Lock()
 	o.end = err
-	if err == nil && o.incomplete != nil && o.s.stopped.Load() != nil {
+	if err == nil && o.incomplete != nil {
 		o.end = fault.Stopf(fault.Unfinished, "stopped without a last checkpoint: %w", o.incomplete)
 	}
 	o.mu.Unlock()
@@ -384,7 +400,7 @@ func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, er
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return out, errors.Join(failed, o.end)
+	return out, errors.Join(o.end, failed)
 }
 
 // cancel ends the service for good, as an operator's wish: after a last checkpoint, as a signal would. deleteState says

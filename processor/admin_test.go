@@ -293,6 +293,26 @@ func TestCancelOverTheListenerEndsWithASavepointAtTheLastCheckpoint(t *testing.T
 	}
 }
 
+func TestACancelWithoutALastCheckpointSaysSo(t *testing.T) {
+	b := newBed(t)
+	cfg, o := b.instance("a")
+	cfg.Interval = 5 * time.Minute
+	broken := new(atomic.Bool)
+	cfg.Decorate = func(p *engine.Ports) { p.Checkpoints = guarded{p.Checkpoints, nil, broken} }
+	done := make(chan error, 1)
+	go func() { done <- Run(context.Background(), countPlan(t, "unfinished"), cfg) }()
+	o.says("/readyz", 200, "processing")
+	b.produce(0, 100)
+	require.Eventually(t, func() bool { return sum(o.metrics("number_of_completed_checkpoints")) > 0 }, 20*time.Second, 20*time.Millisecond)
+	broken.Store(true)
+	b.produce(100, 100)
+	require.Eventually(t, func() bool { return sum(o.metrics("num_records_in")) == 200 }, 20*time.Second, 20*time.Millisecond)
+	_, err := o.client().Cancel(t.Context(), admin.Cancel{Savepoint: true, Dir: filepath.Join(b.dir, "savepoints")})
+	require.Equal(t, fault.Unfinished, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "the disk says no")
+	require.NoError(t, <-done)
+}
+
 func TestTriggersOverTheListener(t *testing.T) {
 	b := newBed(t)
 	plan := countPlan(t, "triggers")

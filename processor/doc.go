@@ -23,14 +23,19 @@
 //	    every entry of it is verified. The runs behind that one are deltas with their deletions; they are read from the
 //	    checkpoint, nothing else is. The ids of checkpoints prove nothing. A copy that does not fit is set aside, with one
 //	    line in the log; so is that of a task that leaves.
+//	I7  Who looks from outside, or commands, never delays the work: a question is given up, a command is a request like any
+//	    other. What is shown of a partition goes with it.
+//	I8  A command of the control topic is read by every instance that was a member of the group when it was sent.
 //
 // Goroutines: beside those of the clients and of the engine, one keeper of the local copy (badger backend only),
 // started by openLocal, and one search for transactions of instances that are gone, when that did not succeed at once; both
 // are awaited in close, after the engine has ended. A stable read that waits has one for its time.
+// The admin listener, the reader of the control topic, and what serves its commands end last, when the engine has ended.
 //
 // Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
 // instance id), log.go (what is logged), offsets.go (reads of positions), starts.go and ends.go (start and end positions), members.go (who is in the group), gone.go
 // and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
-// newest root).
+// newest root), admin.go (what is seen and done from outside), metrics.go and metrics_lag.go, control.go (commands to all
+// instances, where they are read) and control_send.go (where they are sent), reset.go.
 package processor

@@ -35,7 +35,7 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 	s := &service{plan: plan, cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
-	s.ops = newOperations(s, quit)
+	s.ops = newOperations(ctx, s, quit)
 	var lose context.CancelFunc
 	s.patience, lose = context.WithCancel(context.WithoutCancel(ctx))
 	defer lose()
