@@ -21,7 +21,7 @@
 // failpoint_test.go (SIGKILL, errors and pauses between two steps), restart_test.go, takeover_test.go and survivor_test.go (time to
 // the first output), several_test.go, pair_test.go and turmoil_test.go (instances that share the partitions), grow_test.go (partitions are added),
 // idle_test.go, answers_test.go and moves_test.go (what brokers answer to a commit, also when they do it, and coordinators
-// that move), exchange_kill_test.go, exchange_failpoint_test.go, exchange_takeover_test.go and exchange_pressure_test.go (jobs
+// that move), exchange_kill_test.go, exchange_loose_test.go, exchange_failpoint_test.go, exchange_takeover_test.go and exchange_pressure_test.go (jobs
 // with exchanges between tasks, in all checkpoint modes and at changing parallelism), cases_test.go and caseNN_test.go (cases from the field), refusal_test.go, handle_test.go, damage_test.go,
 // recover_test.go, record_test.go, alone_test.go (what is refused, with message and exit code, and that nothing is lost by
 // it). Their tools: main_test.go (the binary, the real Kafka), process_test.go, inside_test.go (a service in the test's own

@@ -37,6 +37,7 @@ type exchangeSettings struct {
 	FailPersist  int           // the first of so many writes of changes fails after it was made
 	DelayPersist time.Duration // and each takes up to that long
 	Threshold    int64
+	Loose        bool          // at-least-once
 	Fault        string        // planted: see faulty
 	Checkpoint   time.Duration // timeout of a checkpoint; default 5 s
 	Session      time.Duration
@@ -57,6 +58,9 @@ func exchangeJob() (x exchangeSettings) {
 func (x exchangeSettings) apply(cfg *processor.Config) {
 	cfg.Unaligned, cfg.AlignedTimeout, cfg.MaxConcurrent, cfg.TolerableFailures = x.Unaligned, x.Timeout, x.Concurrent, x.Tolerable
 	cfg.MemoryThreshold, cfg.SessionTimeout, cfg.InstanceID, cfg.CheckpointsDir = x.Threshold, x.Session, x.Instance, x.Checkpoints
+	if x.Loose {
+		cfg.Mode = processor.AtLeastOnce
+	}
 	if x.Checkpoint > 0 {
 		cfg.CheckpointTimeout = x.Checkpoint
 	}
