@@ -66,6 +66,7 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		kfake.DefaultNumPartitions(DefaultPartitions),
 		kfake.WithLogger(b.log),
 	}
+	var notes *journal
 	if cfg.DataDir != "" {
 		dir := filepath.Join(cfg.DataDir, "cluster")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -84,6 +85,11 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 			b.unlock()
 			return nil, err
 		}
+		notes = newJournal(dir, cfg.SyncWrites)
+		if err := notes.forget(); err != nil {
+			b.unlock()
+			return nil, fault.Stopf(fault.CheckpointDir, "broker: data directory: %w", err)
+		}
 	}
 	cluster, err := kfake.NewCluster(append(opts, kfake.Ports(cfg.Port))...)
 	if err != nil {
@@ -91,6 +97,9 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	b.cluster = cluster
+	if notes != nil {
+		notes.watch(cluster)
+	}
 	b.addr = cluster.ListenAddrs()[0]
 	if err := b.open(ctx, cfg.Topics); err != nil {
 		return nil, errors.Join(err, b.Close())

@@ -16,11 +16,12 @@
 //	    a loss of power. With it every write is fsynced before it is acknowledged.
 //	I5  Close waits until everything is on disk and reports what could not be written.
 //
-// A kill -9 in the very moment of a commit may leave the transaction committed on some partitions only: kfake writes
-// the markers one after the other and has no transaction log. A real broker finishes them at its next start.
+// kfake has no transaction log: it writes the markers and offsets of a commit one after the other. A note that is made
+// before lets the next start complete a commit that had begun, as a real broker does; see journal.go.
 //
 // Goroutines: those of kfake, which end with Close. The package starts none of its own.
 //
 // Files: broker.go (start, topics, close), repair.go (what a killed broker left open), segments.go (kfake's files),
-// topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go and lock_other.go (the lock on the data directory).
+// journal.go (the note of a commit), topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go
+// and lock_other.go (the lock on the data directory).
 package embedded

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,4 +108,55 @@ func TestABatchWithoutIndexEntryIsCutOff(t *testing.T) {
 		f.EachRecord(func(r *kgo.Record) { values = append(values, string(r.Value)) })
 	}
 	require.NotContains(t, values, "never committed")
+}
+
+// cutLast takes the last batch of a partition away, as if the broker had been killed before it wrote that.
+func cutLast(t *testing.T, dir, partition string) {
+	t.Helper()
+	path := filepath.Join(dir, "cluster", "partitions", partition, "0")
+	dat, err := os.ReadFile(path + ".dat")
+	require.NoError(t, err)
+	at, n := 0, 0
+	for next := 0; next < len(dat); n++ {
+		at, next = next, next+12+int(binary.BigEndian.Uint32(dat[next+atLength:]))
+	}
+	require.NoError(t, os.Truncate(path+".dat", int64(at)))
+	require.NoError(t, os.Truncate(path+".idx", int64(n-1)*indexEntry))
+}
+
+// A kill in the middle of a commit: some markers are written, the others and the offsets are not. The next start completes
+// it. If no marker is written nothing of it is seen.
+func TestACommitThatHadBegunIsCompleted(t *testing.T) {
+	for name, cut := range map[string][]string{"begun": {"out-1"}, "not begun": {"out-0", "out-1"}, "all but the offsets": nil} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			addr, _, kill := startChild(t, dir)
+			commitTxn(t, addr, 2, kgo.TryCommit)
+			groups, err := os.ReadFile(filepath.Join(dir, "cluster", "groups.log"))
+			require.NoError(t, err)
+			commitTxn(t, addr, 4, kgo.TryCommit)
+			kill()
+			for _, p := range cut {
+				cutLast(t, dir, p)
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "cluster", "groups.log"), groups, 0o600))
+			want, at, handle := []string{"0", "1", "0", "1", "2", "3"}, 44, "handle-4"
+			if len(cut) == 2 {
+				want, at, handle = want[:2], 42, "handle-2"
+			}
+			for range 2 { // the repair itself may be killed
+				addr, _, kill = startChild(t, dir)
+				values, offset, metadata := committed(t, addr, len(want))
+				require.ElementsMatch(t, want, values)
+				require.EqualValues(t, at, offset)
+				require.Equal(t, handle, metadata)
+				kill()
+			}
+			addr, _, _ = startChild(t, dir)
+			commitTxn(t, addr, 6, kgo.TryCommit)
+			values, offset, _ := committed(t, addr, len(want)+6)
+			require.Len(t, values, len(want)+6)
+			require.EqualValues(t, 46, offset)
+		})
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -39,9 +40,10 @@ func ignoreMissing(err error) error {
 
 // repair ends the transactions that a killed broker left open, before anybody is served. kfake only notes at its start
 // that they are aborted and writes no marker: to a reader they would go on until the next marker of their producer,
-// and what that one commits would be dropped as a part of them. It works on a broker of its own, whose port nobody knows.
+// and what that one commits would be dropped as a part of them. A commit that had begun is completed. It works on a broker
+// of its own, whose port nobody knows.
 func repair(ctx context.Context, dir string, opts []kfake.Opt, log *logger) (err error) {
-	open, err := openTransactions(dir)
+	partitions, note, err := complete(dir)
 	if err != nil {
 		return fault.Stopf(fault.CheckpointDir, "broker: data directory, left by a broker that was killed: %w", err)
 	}
@@ -64,7 +66,73 @@ func repair(ctx context.Context, dir string, opts []kfake.Opt, log *logger) (err
 	if err := fenceAll(ctx, client); err != nil {
 		return err
 	}
-	return abort(ctx, client, open)
+	if err := abort(ctx, client, partitions); err != nil {
+		return err
+	}
+	return commitOffsets(ctx, client, note)
+}
+
+// complete writes the commit markers that are missing of a commit that had begun, which its first marker shows. It gives
+// what the partitions hold then, and the note of that commit; nil when none had begun.
+func complete(dir string) ([]*partition, *commitNote, error) {
+	note, err := readNote(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	of := transaction{-1, -1}
+	if note != nil {
+		of = transaction{note.Producer, note.Epoch}
+	}
+	partitions, err := readPartitions(dir, of)
+	if err != nil || !slices.ContainsFunc(partitions, func(p *partition) bool { return p.committed[of] }) {
+		return partitions, nil, err
+	}
+	for _, p := range partitions {
+		if epoch, open := p.open[of.producer]; open && epoch == of.epoch {
+			if err := p.commit(of); err != nil {
+				return nil, nil, fmt.Errorf("%s/%d: %w", p.topic, p.number, err)
+			}
+		}
+	}
+	return partitions, note, nil
+}
+
+// commitOffsets sets the offsets of a commit. Nothing came after it that could have set others.
+func commitOffsets(ctx context.Context, client *kgo.Client, note *commitNote) error {
+	if note == nil || len(note.Offsets) == 0 {
+		return nil
+	}
+	adm := kadm.NewClient(client)
+	topics, err := adm.ListTopics(ctx)
+	if err != nil {
+		return fmt.Errorf("list the topics: %w", err)
+	}
+	names := map[kadm.TopicID]string{}
+	for _, d := range topics {
+		names[d.ID] = d.Topic
+	}
+	groups := map[string]kadm.Offsets{}
+	for _, o := range note.Offsets {
+		if name, ok := names[o.TopicID]; ok {
+			o.Topic = name
+		} else if !topics.Has(o.Topic) {
+			continue // deleted since
+		}
+		at := kadm.Offset{Topic: o.Topic, Partition: o.Partition, At: o.Offset, LeaderEpoch: o.Epoch}
+		if o.Metadata != nil {
+			at.Metadata = *o.Metadata
+		}
+		offsets := groups[o.Group]
+		offsets.Delete(o.Topic, o.Partition) // the last one wins
+		offsets.Add(at)
+		groups[o.Group] = offsets
+	}
+	for group, offsets := range groups {
+		if err := adm.CommitAllOffsets(ctx, group, offsets); err != nil {
+			return fmt.Errorf("offsets of group %s: %w", group, err)
+		}
+	}
+	return nil
 }
 
 // fenceAll gives every transactional id an epoch that no client of the killed broker can have: what it had open is
@@ -96,26 +164,31 @@ func fenceAll(ctx context.Context, client *kgo.Client) error {
 	return nil
 }
 
-// abort writes the markers. Partitions of topics that were deleted are passed over.
-func abort(ctx context.Context, client *kgo.Client, open []openTransaction) error {
-	for _, o := range open {
-		req := kmsg.NewPtrWriteTxnMarkersRequest()
-		marker := kmsg.NewWriteTxnMarkersRequestMarker()
-		marker.ProducerID, marker.ProducerEpoch = o.producer, o.epoch
-		topic := kmsg.NewWriteTxnMarkersRequestMarkerTopic()
-		topic.Topic, topic.Partitions = o.topic, []int32{o.partition}
-		marker.Topics = append(marker.Topics, topic)
-		req.Markers = append(req.Markers, marker)
-		resp, err := req.RequestWith(ctx, client)
-		if err != nil {
-			return fmt.Errorf("%s/%d: %w", o.topic, o.partition, err)
+// abort writes the abort markers. Partitions of topics that were deleted are passed over.
+func abort(ctx context.Context, client *kgo.Client, partitions []*partition) error {
+	req := kmsg.NewPtrWriteTxnMarkersRequest()
+	for _, p := range partitions {
+		for producer, epoch := range p.open {
+			marker := kmsg.NewWriteTxnMarkersRequestMarker()
+			marker.ProducerID, marker.ProducerEpoch = producer, epoch
+			topic := kmsg.NewWriteTxnMarkersRequestMarkerTopic()
+			topic.Topic, topic.Partitions = p.topic, []int32{p.number}
+			marker.Topics = append(marker.Topics, topic)
+			req.Markers = append(req.Markers, marker)
 		}
-		for _, m := range resp.Markers {
-			for _, t := range m.Topics {
-				for _, p := range t.Partitions {
-					if err := kerr.ErrorForCode(p.ErrorCode); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
-						return fmt.Errorf("%s/%d: %w", o.topic, o.partition, err)
-					}
+	}
+	if len(req.Markers) == 0 {
+		return nil
+	}
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return fmt.Errorf("abort markers: %w", err)
+	}
+	for _, m := range resp.Markers {
+		for _, t := range m.Topics {
+			for _, p := range t.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+					return fmt.Errorf("abort marker for %s/%d: %w", t.Topic, p.Partition, err)
 				}
 			}
 		}

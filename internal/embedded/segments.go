@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net/url"
 	"os"
@@ -11,6 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // The layout of kfake's files: partitions/<escaped topic>-<number>/<base offset>.dat has record batches as they are on
@@ -19,26 +23,40 @@ const (
 	batchHeader = 61 // the fixed part of a record batch
 	indexEntry  = 15
 
-	atLength     = 8
-	atAttributes = 21
-	atProducer   = 43
-	atEpoch      = 51
+	atLength      = 8
+	atLeaderEpoch = 12
+	atAttributes  = 21
+	atLastDelta   = 23
+	atProducer    = 43
+	atEpoch       = 51
 
 	transactional = 1 << 4
 	control       = 1 << 5
 )
 
-// openTransaction is one without a marker, on one partition.
-type openTransaction struct {
-	topic     string
-	partition int32
-	producer  int64
-	epoch     int16
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// transaction names one: each has an epoch of its own.
+type transaction struct {
+	producer int64
+	epoch    int16
 }
 
-// openTransactions reads all partitions of a killed broker. It cuts off a last batch without index entry: it was not
-// acknowledged, and kfake would take it for one outside of any transaction.
-func openTransactions(dir string) (open []openTransaction, err error) {
+// partition is what a killed broker left of one.
+type partition struct {
+	dir       string
+	topic     string
+	number    int32
+	last      string               // the path of the last segment's files without extension; empty: no segment
+	next      int64                // the next offset
+	leader    int32                // the leader epoch
+	open      map[int64]int16      // transactions without a marker
+	committed map[transaction]bool // those of interest that have a commit marker
+}
+
+// readPartitions reads the partitions of a killed broker. Of commit markers it notes those of one transaction. It cuts off
+// a last batch without index entry: it was not acknowledged, and kfake would take it for one outside of any transaction.
+func readPartitions(dir string, of transaction) (out []*partition, err error) {
 	dirs, err := os.ReadDir(filepath.Join(dir, "partitions"))
 	if err != nil {
 		return nil, ignoreMissing(err)
@@ -53,22 +71,19 @@ func openTransactions(dir string) (open []openTransaction, err error) {
 		if err != nil {
 			continue
 		}
-		epochs, err := readPartition(filepath.Join(dir, "partitions", d.Name()))
-		if err != nil {
+		p := &partition{dir: filepath.Join(dir, "partitions", d.Name()), topic: topic, number: int32(n), open: map[int64]int16{}, committed: map[transaction]bool{of: false}}
+		if err := p.read(); err != nil {
 			return nil, fmt.Errorf("partition %s: %w", d.Name(), err)
 		}
-		for producer, epoch := range epochs {
-			open = append(open, openTransaction{topic: topic, partition: int32(n), producer: producer, epoch: epoch})
-		}
+		out = append(out, p)
 	}
-	return open, nil
+	return out, nil
 }
 
-// readPartition gives the producers with an open transaction, and their epochs.
-func readPartition(dir string) (map[int64]int16, error) {
-	files, err := os.ReadDir(dir)
+func (p *partition) read() error {
+	files, err := os.ReadDir(p.dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var bases []int64
 	for _, f := range files {
@@ -79,18 +94,18 @@ func readPartition(dir string) (map[int64]int16, error) {
 		}
 	}
 	slices.Sort(bases)
-	open := map[int64]int16{}
 	for _, base := range bases {
-		if err := readSegment(filepath.Join(dir, strconv.FormatInt(base, 10)), open); err != nil {
-			return nil, err
+		p.last = filepath.Join(p.dir, strconv.FormatInt(base, 10))
+		p.next = max(p.next, base)
+		if err := p.segment(p.last); err != nil {
+			return err
 		}
 	}
-	return open, nil
+	return nil
 }
 
-// readSegment notes in open what the segment's batches begin and end, and cuts the segment off behind the last batch
-// that is whole and has an index entry.
-func readSegment(path string, open map[int64]int16) error {
+// segment reads one, and cuts it off behind the last batch that is whole and has an index entry.
+func (p *partition) segment(path string) error {
 	index, err := os.Stat(path + ".idx")
 	if err != nil {
 		return err
@@ -117,17 +132,73 @@ func readSegment(path string, open map[int64]int16) error {
 		if next < at+batchHeader || next > size {
 			break
 		}
-		at = next
-		producer := int64(binary.BigEndian.Uint64(header[atProducer:]))
-		switch attributes := binary.BigEndian.Uint16(header[atAttributes:]); {
-		case attributes&control != 0:
-			delete(open, producer)
-		case attributes&transactional != 0:
-			open[producer] = int16(binary.BigEndian.Uint16(header[atEpoch:]))
+		if err := p.batch(f, header[:], at, next); err != nil {
+			return err
 		}
+		at = next
 	}
 	if at == size {
 		return nil
 	}
 	return f.Truncate(at)
+}
+
+// batch notes what one begins or ends.
+func (p *partition) batch(f io.ReaderAt, header []byte, at, next int64) error {
+	t := transaction{int64(binary.BigEndian.Uint64(header[atProducer:])), int16(binary.BigEndian.Uint16(header[atEpoch:]))}
+	p.next = int64(binary.BigEndian.Uint64(header)) + int64(binary.BigEndian.Uint32(header[atLastDelta:])) + 1
+	p.leader = int32(binary.BigEndian.Uint32(header[atLeaderEpoch:]))
+	switch attributes := binary.BigEndian.Uint16(header[atAttributes:]); {
+	case attributes&control != 0:
+		delete(p.open, t.producer)
+		if _, ok := p.committed[t]; !ok {
+			return nil
+		}
+		raw := make([]byte, min(next-at-batchHeader, 1<<10))
+		if _, err := f.ReadAt(raw, at+batchHeader); err != nil {
+			return err
+		}
+		var rec kmsg.Record
+		var key kmsg.ControlRecordKey
+		if rec.ReadFrom(raw) == nil && key.ReadFrom(rec.Key) == nil {
+			p.committed[t] = key.Type == kmsg.ControlRecordKeyTypeCommit
+		}
+	case attributes&transactional != 0:
+		p.open[t.producer] = t.epoch
+	}
+	return nil
+}
+
+// commit appends a commit marker.
+func (p *partition) commit(t transaction) error {
+	key, value := kmsg.ControlRecordKey{Type: kmsg.ControlRecordKeyTypeCommit}, kmsg.EndTxnMarker{}
+	rec := kmsg.Record{Key: key.AppendTo(nil), Value: value.AppendTo(nil)}
+	rec.Length = int32(len(rec.AppendTo(nil)) - 1) // a length of 0 takes one byte, as this one does
+	now := time.Now().UnixMilli()
+	b := kmsg.RecordBatch{
+		FirstOffset: p.next, PartitionLeaderEpoch: p.leader, Magic: 2, Attributes: control | transactional, FirstTimestamp: now, MaxTimestamp: now,
+		ProducerID: t.producer, ProducerEpoch: t.epoch, FirstSequence: -1, NumRecords: 1, Records: rec.AppendTo(nil),
+	}
+	raw := b.AppendTo(nil)
+	b.Length, b.CRC = int32(len(raw)-12), int32(crc32.Checksum(raw[atAttributes:], castagnoli))
+	entry := make([]byte, indexEntry)
+	entry[0] = 1 // the version of the format
+	binary.LittleEndian.PutUint32(entry[2:], uint32(p.leader))
+	binary.LittleEndian.PutUint64(entry[6:], uint64(now))
+	entry[1] = byte(crc32.Checksum(entry[2:], castagnoli))
+	if err := appendTo(p.last+".dat", b.AppendTo(nil)); err != nil {
+		return err
+	}
+	p.next++
+	delete(p.open, t.producer)
+	return appendTo(p.last+".idx", entry)
+}
+
+func appendTo(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -1,0 +1,139 @@
+package embedded
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// journal makes the end of a transaction whole across a kill. kfake writes the commit markers one after the other, then the
+// offsets one after the other, and keeps no log of transactions. So the commit is noted before: one that has begun, which
+// a marker shows, is completed by the repair. The note is that of the newest commit only, since kfake does one request after
+// the other. It is used by kfake's goroutine, and before that starts.
+type journal struct {
+	path   string
+	sync   bool
+	staged map[string]*commitNote // by transactional id: the offsets that its open transaction has sent
+	noted  bool                   // there is a file
+}
+
+// commitNote is what a transaction commits. Producer and epoch belong to it alone: each end gives the id a new epoch.
+type commitNote struct {
+	Producer int64        `json:"producer"`
+	Epoch    int16        `json:"epoch"`
+	Offsets  []noteOffset `json:"offsets,omitempty"`
+}
+
+type noteOffset struct {
+	Group     string   `json:"group"`
+	Topic     string   `json:"topic,omitempty"` // or only its id
+	TopicID   [16]byte `json:"topic_id"`
+	Partition int32    `json:"partition"`
+	Offset    int64    `json:"offset"`
+	Epoch     int32    `json:"leader_epoch"`
+	Metadata  *string  `json:"metadata"`
+}
+
+const journalFile = "commit.json"
+
+func newJournal(dir string, sync bool) *journal {
+	return &journal{path: filepath.Join(dir, journalFile), sync: sync, staged: map[string]*commitNote{}, noted: true}
+}
+
+// watch has the journal see the requests that matter, before kfake handles them.
+func (j *journal) watch(c *kfake.Cluster) {
+	for _, key := range []kmsg.Key{kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.InitProducerID, kmsg.OffsetCommit, kmsg.OffsetDelete, kmsg.DeleteGroups, kmsg.DeleteTopics} {
+		c.ControlKey(key.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
+			if err := j.see(req); err != nil {
+				return nil, err, true // the connection ends, and nothing is done
+			}
+			return nil, nil, false
+		})
+	}
+}
+
+func (j *journal) see(req kmsg.Request) error {
+	switch r := req.(type) {
+	case *kmsg.TxnOffsetCommitRequest:
+		j.stage(r)
+	case *kmsg.InitProducerIDRequest:
+		if r.TransactionalID != nil {
+			delete(j.staged, *r.TransactionalID)
+		}
+	case *kmsg.EndTxnRequest:
+		note := j.staged[r.TransactionalID]
+		if note == nil || note.Producer != r.ProducerID || note.Epoch != r.ProducerEpoch {
+			note = &commitNote{Producer: r.ProducerID, Epoch: r.ProducerEpoch}
+		}
+		delete(j.staged, r.TransactionalID)
+		if r.Commit {
+			return j.write(note)
+		}
+	default:
+		return j.forget() // the offsets may be others from here on; the commit before is complete
+	}
+	return nil
+}
+
+// stage takes offsets of a transaction; later ones of a partition win, as they do in kfake.
+func (j *journal) stage(r *kmsg.TxnOffsetCommitRequest) {
+	note := j.staged[r.TransactionalID]
+	if note == nil || note.Producer != r.ProducerID || note.Epoch != r.ProducerEpoch {
+		note = &commitNote{Producer: r.ProducerID, Epoch: r.ProducerEpoch}
+		j.staged[r.TransactionalID] = note
+	}
+	for _, t := range r.Topics {
+		for _, p := range t.Partitions {
+			note.Offsets = append(note.Offsets, noteOffset{
+				Group: r.Group, Topic: t.Topic, TopicID: t.TopicID, Partition: p.Partition, Offset: p.Offset, Epoch: p.LeaderEpoch, Metadata: p.Metadata,
+			})
+		}
+	}
+}
+
+func (j *journal) write(note *commitNote) error {
+	b, err := json.Marshal(note)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(j.path + ".tmp")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil && j.sync {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(j.path+".tmp", j.path)
+	}
+	j.noted = j.noted || err == nil
+	return err
+}
+
+func (j *journal) forget() error {
+	if !j.noted {
+		return nil
+	}
+	err := ignoreMissing(os.Remove(j.path))
+	j.noted = err != nil
+	return err
+}
+
+// readNote gives the newest commit that was noted, nil when there is none. One that cannot be read was cut off by a loss of
+// power, for which nothing is promised without synced writes.
+func readNote(dir string) (*commitNote, error) {
+	b, err := os.ReadFile(filepath.Join(dir, journalFile))
+	if err != nil {
+		return nil, ignoreMissing(err)
+	}
+	note := &commitNote{}
+	if json.Unmarshal(b, note) != nil {
+		return nil, nil
+	}
+	return note, nil
+}
