@@ -160,3 +160,23 @@ func TestACommitThatHadBegunIsCompleted(t *testing.T) {
 		})
 	}
 }
+
+// A transaction that outlived a stop of the broker, and not the kill that followed: the snapshots of the stop know it as
+// open, and are not believed.
+func TestATransactionOpenOverAStopAndAKill(t *testing.T) {
+	dir := t.TempDir()
+	b, err := Start(testContext(t), Config{DataDir: dir, Topics: []Topic{{"in", 2}, {"out", 2}}})
+	require.NoError(t, err)
+	leaveOpen(t, b.Addr())
+	require.NoError(t, b.Close())
+	_, _, kill := startChild(t, dir)
+	kill()
+	for range 2 {
+		b, err = Start(testContext(t), Config{DataDir: dir})
+		require.NoError(t, err)
+		commitTxn(t, b.Addr(), 2, kgo.TryCommit)
+		values, _, _ := committed(t, b.Addr(), 2)
+		require.NotContains(t, values, "never committed")
+		require.NoError(t, b.Close())
+	}
+}
