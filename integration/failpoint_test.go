@@ -234,14 +234,19 @@ func (s *site) diesAt(job *process, armed string, stop bool) {
 	t := s.t
 	t.Helper()
 	within := time.After(failWithin)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
 	var nudge <-chan time.Time
-	if stop {
-		nudge = time.After(failPatience)
-	}
 	for {
 		select {
+		case <-look.C:
+			if stop && nudge == nil && strings.Contains(job.stderr.String(), "msg=processing") { // a stop before that comes by no point
+				nudge = time.After(failPatience)
+			}
+			continue
 		case <-nudge:
 			require.NoError(t, job.cmd.Process.Signal(syscall.SIGTERM))
+			stop, nudge = false, nil
 			continue
 		case <-job.done:
 		case <-within:
