@@ -24,7 +24,8 @@
 //	    task. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.
 //	I8  Checkpoint ids are compared only within the history of one task, where they grow whichever instance it lives on,
-//	    and within what one process writes. Those of two instances mean nothing to each other.
+//	    and within what one process writes. Those of two instances mean nothing to each other, and
+//	    nor do those of tasks of one name in two clusters or of two topics. Nothing of another cluster is ever deleted.
 //	I9  A marker goes for good before its root, a root before what it names. A marker without its root is a lost root; who
 //	    writes one late looks whether the root is still there.
 //	I10 A root is the truth about all subtasks of the stages behind exchanges that it holds, and about what was on the way to
@@ -50,7 +51,7 @@
 //
 // Files: names.go names and paths, errors.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
-// list.go, instances.go, announce.go, persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go,
-// clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
+// list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (tasks that only share a name),
+// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
 // savepointcodec.go, savepointread.go and savepointresolve.go.
 package snapshot

@@ -72,5 +72,5 @@
 // Files: machine.go (states, events, actions), steps.go (the transitions), verdict.go (which code means what);
 // config.go, manager.go (the driver: life of the clients), produce.go (the hot path), client.go (one client and the
 // count of its promises), control.go (Seal, Commit, Abort), exec.go (actions), offsets.go (TxnOffsetCommit),
-// gone.go (what instances that are gone left open); plain.go, plain_commit.go (Plain).
+// failure.go (the record that is to blame), gone.go (what instances that are gone left open); plain.go, plain_commit.go (Plain).
 package txn
