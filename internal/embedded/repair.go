@@ -55,6 +55,13 @@ func repair(ctx context.Context, dir string, opts []kfake.Opt, log *logger) (err
 			}
 		}
 	}
+	open := 0
+	for _, p := range partitions {
+		open += len(p.open)
+	}
+	if open > 0 || note != nil {
+		log.to.Info("the broker was killed: its open transactions are aborted, and a commit that had begun is completed", "open_on_partitions", open, "commit", note != nil)
+	}
 	cluster, err := kfake.NewCluster(append(opts, kfake.Ports(0))...)
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
