@@ -43,6 +43,7 @@ func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
 
 	cfg := as("c").withDefaults()
 	s := &service{plan: plan, cfg: cfg, log: cfg.Logger, instance: "c", reads: reads{cl: b.cl, group: app}}
+	require.NoError(t, s.openCluster(t.Context()))
 	require.NoError(t, s.openCheckpoints(t.Context()))
 	defer s.close()
 	require.Equal(t, time.Hour, s.grace())
