@@ -138,7 +138,9 @@ func (a *attempt) prepare() error {
 	}
 	if a.brake != nil && err == nil {
 		a.wire()
-		err = in.replayAll(decisions)
+		if err = in.replayAll(decisions); fault.CodeOf(err) == fault.Corrupt {
+			err = in.stillRefused(err)
+		}
 	}
 	a.forgetLost() // also when some could not be restored: this attempt has what the next one compares with
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/internal/failpoint"
+	"github.com/millweir/millweir/internal/fault"
 )
 
 // onBarrier is where a source's task, or one whose inputs have all ended, takes its part in a checkpoint.
@@ -14,12 +15,55 @@ func (t *task) onBarrier(b gate.Barrier) error {
 	if t.in != nil {
 		return t.in.perform(t, t.in.gate.Trigger(b))
 	}
+	over, err := t.hear(b.ID)
+	switch {
+	case err != nil:
+		return err
+	case over:
+		t.giveUp(b.ID)
+		return nil
+	}
 	ack, err := t.cut(b.ID, b)
 	if err != nil {
 		return err
 	}
 	t.report(event{kind: evBarrier, id: b.ID, task: t.id, ack: ack})
 	return nil
+}
+
+// hear looks at the notices before a cut. The coordinator says that it has given up an earlier checkpoint before it triggers
+// the next one, but a task does not take notices and barriers at the same moment, and behind an exchange they come on
+// different ways:
+//
+//	the task                     the loop                            a source
+//	looks at the notices: none
+//	                             abandon 7 -> every inbox
+//	                             trigger 8 -> the sources' inboxes
+//	                                                                 passes barrier 8
+//	takes barrier 8
+//
+// Frozen without knowing of it, checkpoint 8 would lack what the task changed between 6 and 7. The checkpoint itself may be
+// one of those that were given up, when several are in flight, or when its barrier was taken before that. Then over is
+// true, and the state must not be frozen for it: nobody would give that up any more, and 9 would lack what is in it.
+func (t *task) hear(id element.CheckpointID) (over bool, err error) {
+	for {
+		it, ok := t.inbox.tryPopNotice()
+		if !ok {
+			return over, nil
+		}
+		over = over || it.abandoned.has(id)
+		if err := t.notice(it); err != nil {
+			return over, err
+		}
+	}
+}
+
+// giveUp passes on that a checkpoint comes to nothing here.
+func (t *task) giveUp(id element.CheckpointID) {
+	if !t.ended {
+		t.outs.cancel(id)
+	}
+	t.report(event{kind: evDeclined, id: id, task: t.id, err: fault.Restartf(fault.Failed, "task %s: checkpoint %d did not come about", t.id, id)})
 }
 
 // cut is the synchronous part of a checkpoint: emit what is owed, freeze the state, let the sink hold back, pass the barrier

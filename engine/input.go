@@ -7,7 +7,6 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine/gate"
-	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -176,10 +175,14 @@ func (in *input) perform(t *task, actions []gate.Action) error {
 				return err
 			}
 		case gate.CloseRecording:
-			in.open.add(in.channels[act.Input].recorded())
+			if in.isOpen(act.ID) {
+				in.open.add(in.channels[act.Input].recorded())
+			}
 		case gate.Captured:
-			t.report(event{kind: evBarrier, id: act.ID, task: t.id, ack: in.open.ack})
-			in.open = nil
+			if in.isOpen(act.ID) {
+				t.report(event{kind: evBarrier, id: act.ID, task: t.id, ack: in.open.ack})
+				in.open = nil
+			}
 		case gate.Abort:
 			in.abort(t, act.ID)
 		default:
@@ -189,28 +192,13 @@ func (in *input) perform(t *task, actions []gate.Action) error {
 	return nil
 }
 
-// snapshot cuts the task's state, and captures what is in flight before the barrier when it is unaligned.
-//
-// The notices are looked at first. The coordinator says that it has given up an earlier checkpoint before it triggers the
-// next one, but the notice takes another way than the barrier, which may have come in between:
-//
-//	the task                     the loop                            a source
-//	looks at the notices: none
-//	                             abandon 7 -> every inbox
-//	                             trigger 8 -> the sources' inboxes
-//	                                                                 passes barrier 8
-//	takes barrier 8
-//
-// Frozen without knowing of it, checkpoint 8 would lack what the task changed between 6 and 7.
+// snapshot cuts the task's state, and captures what is in flight before the barrier when it is unaligned. When it hears
+// just then that the checkpoint was given up, there is no cut, and what the gate says of it further on means nothing.
 func (in *input) snapshot(t *task, act gate.Snapshot) error {
-	for {
-		it, ok := t.inbox.tryPopNotice()
-		if !ok {
-			break
-		}
-		if err := t.notice(it); err != nil {
-			return err
-		}
+	over, err := t.hear(act.ID)
+	if over || err != nil {
+		in.abort(t, act.ID)
+		return err
 	}
 	in.switchAt = time.Time{}
 	ack, err := t.cut(act.ID, act.Forward)
@@ -247,15 +235,16 @@ func (c *cutOff) add(ps []topology.Parcel) {
 // abort gives a checkpoint up: whoever comes behind is told, and what was captured for it is dropped.
 func (in *input) abort(t *task, id element.CheckpointID) {
 	in.switchAt = time.Time{}
-	if in.open != nil && in.open.id == id {
+	if in.isOpen(id) {
 		in.open = nil
 		for _, c := range in.channels {
 			c.recorded()
 		}
 	}
-	t.outs.cancel(id)
-	t.report(event{kind: evDeclined, id: id, task: t.id, err: fault.Restartf(fault.Failed, "task %s: its barriers did not come together", t.id)})
+	t.giveUp(id)
 }
+
+func (in *input) isOpen(id element.CheckpointID) bool { return in.open != nil && in.open.id == id }
 
 // abandoned: the coordinator has given checkpoints up. Their barriers may be here, on the way, or have passed.
 func (in *input) abandoned(t *task, ids span) error {
