@@ -5,6 +5,7 @@ package integration
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,29 +68,30 @@ func (e *exchangeSite) inside(x exchangeSettings, heard func(checkpoint.Checkpoi
 	})
 }
 
-// press measures n checkpoints of a job whose step behind the exchange is 20 times slower than all the rest of it, and then has
-// the output judged.
-func press(e *exchangeSite, unaligned bool, n int) (p pressed) {
-	t := e.t
-	e.every = 100 * time.Millisecond
-	const fast = 50_000
-	e.tickets(0, fast)
+// rest measures how long a record takes in the job without the slow step.
+func (e *exchangeSite) rest(from, tickets int) time.Duration {
+	e.tickets(from, tickets)
+	job := e.inside(exchangeSettings{Parallelism: pressureTasks}, func(checkpoint.CheckpointStats) {})
+	job.until(30*time.Second, func() bool { return strings.Contains(job.log.String(), "msg=processing") }, "it works")
 	began := time.Now()
-	job := e.inside(exchangeSettings{Parallelism: pressureTasks, Unaligned: unaligned}, func(checkpoint.CheckpointStats) {})
 	job.caughtUp()
-	p.rest = time.Since(began) / fast
+	took := time.Since(began)
 	job.stop()
+	return took / time.Duration(tickets)
+}
 
-	// So much slower that both subtasks together are 20 times as slow as the rest, within what can be slept and waited for.
-	p.each = min(max(pressureTasks*20*p.rest, 120*time.Microsecond), 400*time.Microsecond)
+// press measures n checkpoints of a job whose step behind the exchange takes so long for each record, and then has the output
+// judged. The first 2 checkpoints are left out: the channels fill up meanwhile.
+func press(e *exchangeSite, p pressed, unaligned bool, fast, n int) pressed {
+	t := e.t
 	most := int(60 * time.Second / p.each * pressureTasks)
 	e.tickets(fast, most)
 	heard := make(chan checkpoint.CheckpointStats, 1000)
-	job = e.inside(exchangeSettings{Parallelism: pressureTasks, Unaligned: unaligned, Slow: p.each}, func(s checkpoint.CheckpointStats) { heard <- s })
+	job := e.inside(exchangeSettings{Parallelism: pressureTasks, Unaligned: unaligned, Slow: p.each}, func(s checkpoint.CheckpointStats) { heard <- s })
 	for i := 0; len(p.stats) < n; i++ {
 		select {
 		case s := <-heard:
-			if i >= 2 { // the channels are full by then
+			if i >= 2 {
 				p.stats = append(p.stats, s)
 			}
 		case <-job.done:
@@ -112,8 +114,15 @@ func press(e *exchangeSite, unaligned bool, n int) (p pressed) {
 // pressure compares aligned and unaligned checkpoints under back-pressure. What an unaligned one holds is bounded by what
 // the channels can hold.
 func pressure(t *testing.T, site func(t *testing.T) *site) {
-	aligned := press(site(t).exchanges("by-group"), false, 20)
-	unaligned := press(site(t).exchanges("by-group"), true, 30)
+	const fast = 50_000 // twice, since the first time a broker is cold
+	one, two := site(t).exchanges("by-group"), site(t).exchanges("by-group")
+	one.every, two.every = 100*time.Millisecond, 100*time.Millisecond
+	var p pressed
+	p.rest = min(one.rest(0, fast), one.rest(fast, fast))
+	// So much slower that both subtasks together are 20 times as slow as the rest, within what can be slept and waited for.
+	p.each = min(max(pressureTasks*20*p.rest, 150*time.Microsecond), 400*time.Microsecond)
+	aligned := press(one, p, false, 2*fast, 20)
+	unaligned := press(two, p, true, 0, 30)
 	for name, p := range map[string]pressed{"aligned": aligned, "unaligned": unaligned} {
 		records, bytes := p.buffered(50)
 		most, mostBytes := p.buffered(100)
