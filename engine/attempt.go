@@ -53,8 +53,12 @@ type attempt struct {
 	pending []*pending // the checkpoints in flight, oldest first
 	// released is closed when the output held back behind the last committed barrier has flowed on.
 	released <-chan struct{}
-	resuming <-chan struct{}   // closed unless barriers are being taken back
-	last     *snapshot.RootRef // newest committed root of this instance
+	resuming <-chan struct{}         // closed unless barriers are being taken back
+	last     *snapshot.RootRef       // newest committed root of this instance
+	origin   []snapshot.SavepointRef // that the state began with
+	originAt element.CheckpointID    // of the root that says it
+	imports  bool                    // tasks come from the savepoint, and nothing of them is committed yet
+	claiming bool
 	merge    mergeState
 	events   chan event
 	wg       sync.WaitGroup // everything the attempt starts
@@ -76,7 +80,10 @@ type owned struct {
 	quit       func()                  // ends its goroutine
 	recovered  bool                    // starts on the store's word: its committed offset is gone or of no use
 	whole      bool                    // the state is all of the committed entry, not a restore that broke off
+	imported   bool                    // its state comes from the savepoint that the application starts from
+	leaves     *snapshot.RootRef       // the root that it was read from although it has no chain there
 	savepoints []snapshot.SavepointRef // cut at the barrier of the root that it was restored from
+	origin     []snapshot.SavepointRef // of that root, or the savepoint
 	committed  snapshot.TaskEntry      // as of the last commit
 	root       *snapshot.RootRef       // the root that names it; nil while there is only checkpoint 0
 }
@@ -102,6 +109,9 @@ func (a *attempt) run() error {
 		return err
 	}
 	a.announce()
+	if err := a.beginImported(); err != nil {
+		return err
+	}
 	a.r.policy.Running(a.now())
 	a.r.live(Running, a.number, nil)
 	a.r.running.Store(a)
@@ -119,6 +129,7 @@ func (a *attempt) prepare() error {
 	}
 	in := a.newIntake(a.asg.Since)
 	defer in.cancel()
+	defer in.closeFrom()
 	decisions, err := in.resolve()
 	if err != nil {
 		return err
@@ -278,7 +289,12 @@ func (a *attempt) announce() {
 		a.co.AddTask(a.now(), id)
 		tasks = append(tasks, t)
 		if t.root == nil {
-			info.Fresh++
+			switch {
+			case t.imported:
+				info.Imported++
+			case !t.rescaled:
+				info.Fresh++
+			}
 			continue
 		}
 		info.Checkpoint = max(info.Checkpoint, t.root.Name.ID)

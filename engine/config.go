@@ -11,6 +11,7 @@ import (
 	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -60,6 +61,10 @@ type Config struct {
 	// RecoverFromStore lets the start take the newest committed checkpoint of the store for tasks whose committed offsets
 	// are gone, damaged, stale, or name a checkpoint that is; see snapshot.Recover. It ends with the first commit.
 	RecoverFromStore bool
+	// From is the savepoint to start from.
+	From From
+	// AllowDropped lets state go that is in the checkpoint or savepoint and in no step of the plan.
+	AllowDropped bool
 	// MaxChain is the number of runs a task's state may consist of before they are merged into a full one. Default 16.
 	MaxChain int
 	// ShutdownTimeout bounds the graceful stop, the last checkpoint included. Default 30 s.
@@ -144,6 +149,10 @@ func (c Config) validate() error {
 	bad(c.Unaligned && c.AtLeastOnce, "unaligned checkpoints with at-least-once: they are for exactly-once only")
 	bad(c.Unaligned && c.MaxConcurrent > 1, "unaligned checkpoints with max-concurrent %d: one at a time only", c.MaxConcurrent)
 	bad(c.AlignedTimeout > 0 && !c.Unaligned, "aligned timeout %s without unaligned checkpoints", c.AlignedTimeout)
+	bad(len(c.From.Paths) > 0 && c.NoSnapshots, "a start from a savepoint without checkpoints: its state would be gone after the first failure")
+	bad(len(c.From.Paths) > 0 && c.RecoverFromStore, "a start from a savepoint and a recovery from the store: one or the other")
+	bad(len(c.From.Paths) > snapshot.MaxOrigin, "a savepoint of %d directories: at most %d", len(c.From.Paths), snapshot.MaxOrigin)
+	bad(len(c.From.Paths) == 0 && (c.From.Claim || c.From.AcceptDuplicates), "the way of a start from a savepoint without the savepoint")
 	bad(c.UncommittedLimit < 1, "uncommitted limit %d: want at least 1 byte", c.UncommittedLimit)
 	bad(c.MaxChain < 1, "max chain %d: want at least 1", c.MaxChain)
 	return errors.Join(errs...)

@@ -24,7 +24,10 @@ type intake struct {
 	starts map[element.TaskID]element.Position      // of tasks without a committed offset
 	lastID element.CheckpointID                     // highest id in any handle seen
 	roots  map[snapshot.RootRef]snapshot.LoadedRoot // that the handles name
-	tasks  []*owned                                 // what comes of it, in the order of their ids
+	topics map[string]Topic
+	from   []opened                // the savepoint to start from, until the state is read
+	origin []snapshot.SavepointRef // the same, when a task starts from it
+	tasks  []*owned                // what comes of it, in the order of their ids
 }
 
 func (a *attempt) newIntake(since map[element.TopicPartition]uint64) *intake {
@@ -50,11 +53,17 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		Tasks:       in.facts,
 		Stages:      a.stageFacts(),
 		States:      map[string][]snapshot.StateInfo{},
+		DropStates:  a.r.cfg.AllowDropped,
 	}
 	for _, s := range a.r.plan.States {
 		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})
 	}
 	in.lastID = snapshot.NextID(in.facts) - 1
+	if len(a.r.cfg.From.Paths) == 0 {
+		if err := in.startPositions(nil); err != nil {
+			return nil, err
+		}
+	}
 	if a.r.cfg.NoSnapshots {
 		input.Tasks = withoutState(in.facts)
 		decisions, err := snapshot.Resolve(input)
@@ -73,17 +82,31 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 	if input.Listing, err = a.r.ports.Checkpoints.CommittedAfter(in.ctx, snapshot.OldestID(in.facts)); err != nil {
 		return nil, fmt.Errorf("look for newer checkpoints: %w", err)
 	}
+	in.roots = input.Roots
+	if len(a.r.cfg.From.Paths) > 0 {
+		return in.resolveFrom(input)
+	}
 	if snapshot.NeedsStored(in.facts) {
 		if input.Stored, err = a.r.ports.Checkpoints.Stored(in.ctx); err != nil {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}
-	in.roots = input.Roots
 	decisions, err := snapshot.Resolve(input)
 	if err != nil {
 		return nil, in.stillRefused(err)
 	}
+	in.tellDropped(&input, decisions)
 	return decisions, nil
+}
+
+// tellDropped says what of the committed checkpoints is let go.
+func (in *intake) tellDropped(input *snapshot.ResolveInput, decisions map[element.TaskID]snapshot.Decision) {
+	if !input.DropStates {
+		return
+	}
+	for _, d := range input.DroppedStages(decisions) {
+		in.a.r.lis.dropped(d)
+	}
 }
 
 // withoutState gives the facts as if no state belonged to any position.
@@ -137,6 +160,7 @@ func (in *intake) readFacts() error {
 	if err != nil {
 		return err
 	}
+	in.topics = topics
 	tps := in.partitions()
 	stable, err := a.r.ports.Offsets.Stable(in.ctx, tps)
 	if err != nil {
@@ -153,20 +177,23 @@ func (in *intake) readFacts() error {
 			Found: c.Found, Offset: c.Offset, Metadata: c.Metadata,
 		}}})
 	}
-	return in.freshPositions(topics)
+	return nil
 }
 
-// freshPositions resolves where partitions without a committed offset start. The source says it, but for partitions that
+// startPositions resolves where fresh tasks start: those without a committed offset unless is says it. The source says it, but for partitions that
 // were added to the topic since the application began to read it: such a one starts at its beginning, or what was written
 // to it before anybody knew of it would be lost. How many there were in the beginning stands in the handles of the
 // source's other partitions, whoever owns them: a handle keeps the count of its task's first checkpoint.
-func (in *intake) freshPositions(topics map[string]Topic) error {
-	a := in.a
+func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
+	a, topics := in.a, in.topics
+	if is == nil {
+		is = func(f *snapshot.TaskFacts) bool { return !f.Inputs[0].Found }
+	}
 	in.starts = map[element.TaskID]element.Position{}
 	for _, src := range a.r.plan.Sources {
 		var missing []element.TopicPartition
-		for _, f := range in.facts {
-			if f.Task.Source == src.Name && !f.Inputs[0].Found {
+		for i := range in.facts {
+			if f := &in.facts[i]; f.Task.Source == src.Name && is(f) {
 				missing = append(missing, f.Inputs[0].TopicPartition)
 			}
 		}
@@ -207,7 +234,7 @@ func (in *intake) freshPositions(topics map[string]Topic) error {
 
 // firstCount is the number of partitions that a topic had when the application began to read it; now it has count.
 func (in *intake) firstCount(topic string, count int32) (int32, error) {
-	first := count
+	first := in.countsOf(topic, count)
 	look := func(found bool, metadata string) {
 		if h, err := snapshot.ParseHandle(metadata); found && err == nil {
 			first = min(first, h.PartitionCount)
@@ -264,7 +291,7 @@ func (a *attempt) readOthers(ctx context.Context, others []element.TopicPartitio
 //
 // Whichever looks last sees the other, perhaps both do, and stop before the first record. What they have committed
 // says that no state belongs to it, so it stands in nobody's way.
-func (a *attempt) othersShareTheStore() error {
+func (a *attempt) othersShareTheStore(mine map[element.TopicPartition]element.TaskID) error {
 	var names []string
 	for _, s := range a.r.plan.Sources {
 		names = append(names, s.Topic)
@@ -276,7 +303,7 @@ func (a *attempt) othersShareTheStore() error {
 	var others []element.TopicPartition
 	for name, t := range topics {
 		for p := range t.Partitions {
-			if tp := (element.TopicPartition{Topic: name, Partition: p}); a.byTP[tp] == (element.TaskID{}) {
+			if tp := (element.TopicPartition{Topic: name, Partition: p}); mine[tp] == (element.TaskID{}) {
 				others = append(others, tp)
 			}
 		}

@@ -74,6 +74,7 @@ func (a *attempt) join(since map[element.TopicPartition]uint64) {
 func (in *intake) prepare() error {
 	// The last owner may have died with a transaction open, and the stable read would wait for the broker to end it.
 	in.a.r.ports.Committer.FenceGone(in.ctx)
+	defer in.closeFrom()
 	decisions, err := in.resolve()
 	if err != nil {
 		return err
@@ -120,7 +121,7 @@ func (a *attempt) onJoined(err error) error {
 		if err := a.takeIn(t); err != nil {
 			return err
 		}
-		early = early || t.fresh
+		early = early || t.fresh || t.imported
 	}
 	if early {
 		if err := a.execute(a.co.RequestCheckpoint(a.now(), checkpoint.Early)); err != nil {
@@ -157,7 +158,10 @@ func (a *attempt) takeIn(t *owned) error {
 		return err
 	}
 	if !t.fresh {
-		return a.feedTask(t)
+		if err := a.feedTask(t); err != nil || !t.imported {
+			return err
+		}
+		return a.execute(a.co.Moved(a.now(), t.id))
 	}
 	// No record of it is processed before its start position is committed, and that comes with the next checkpoint.
 	return a.execute(a.co.Moved(a.now(), t.id))
@@ -202,9 +206,12 @@ func (a *attempt) admit(t *owned) {
 		behind = append(behind, p.name.ID)
 	}
 	t.out = a.sink.Writer(t.id, behind...)
-	if t.root != nil && (a.last == nil || a.last.Name.ID < t.root.Name.ID) {
-		a.last = t.root
+	for _, root := range []*snapshot.RootRef{t.root, t.leaves} {
+		if root != nil && (a.last == nil || a.last.Name.ID < root.Name.ID) {
+			a.last = root
+		}
 	}
+	a.origins(t)
 	a.share()
 }
 

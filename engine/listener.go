@@ -34,6 +34,12 @@ type Listener struct {
 	CheckpointAbandoned func(ids []element.CheckpointID, reason checkpoint.FailureReason, err error)
 	// SavepointUnusable: the savepoint that was cut along with the checkpoint cannot be read; the checkpoint is.
 	SavepointUnusable func(task element.TaskID, ref snapshot.SavepointRef, err error)
+	// StartedFrom: tasks start from the savepoint that was asked for, or do not since they come from it already.
+	StartedFrom func(FromInfo)
+	// Dropped: state of a stage, or records on the way to it, is let go, as allowed; it may come several times for one stage.
+	Dropped func(snapshot.DroppedStage)
+	// Claimed: the savepoint that the application started from was disposed of, as nothing needs it any more, or could not be.
+	Claimed func(paths []string, err error)
 	// Looping: a checkpoint was completed while so many records were on feedback edges; a failure loses them.
 	Looping func(id element.CheckpointID, records int64)
 	// Merged: a task's chain of runs became one full run, or could not (it is tried again).
@@ -53,8 +59,23 @@ type AttemptInfo struct {
 	Attempt    int
 	Tasks      int
 	Fresh      int // tasks that start without state
+	Imported   int // tasks that start from a savepoint
 	Checkpoint element.CheckpointID
 	Took       time.Duration
+}
+
+// FromInfo says what comes of the wish to start from a savepoint.
+type FromInfo struct {
+	Origin   []snapshot.SavepointRef // the savepoint, when tasks start from it
+	Imported int                     // tasks that do
+	Ignored  int                     // tasks that do not, since what is committed comes from it already
+	Moved    []snapshot.MovedInput   // committed offsets that are given up
+}
+
+func (l *Listener) dropped(d snapshot.DroppedStage) {
+	if l.Dropped != nil {
+		l.Dropped(d)
+	}
 }
 
 func (l *Listener) skipped(task element.TaskID, step string, reason error) {

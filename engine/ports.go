@@ -209,7 +209,11 @@ type Ports struct {
 	// WriteSavepoint writes a savepoint into a directory; OpenSavepoint opens one that was written.
 	WriteSavepoint func(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error)
 	OpenSavepoint  func(ctx context.Context, ref snapshot.SavepointRef) (Savepoint, error) // refuses one with another digest
-	NewSource      func(positions []element.Position) (Source, error)
-	NewSink        func() (Sink, error)
-	NewState       func(task element.TaskID) State
+	// OpenFrom opens the directory of a savepoint to start from, which fs.ErrNotExist says is not there; DisposeSavepoint
+	// deletes it. They are not needed without Config.From.
+	OpenFrom         func(ctx context.Context, path string) (Savepoint, snapshot.SavepointRef, error)
+	DisposeSavepoint func(ctx context.Context, path string) error
+	NewSource        func(positions []element.Position) (Source, error)
+	NewSink          func() (Sink, error)
+	NewState         func(task element.TaskID) State
 }

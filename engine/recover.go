@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,9 +23,16 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 		return nil, fmt.Errorf("list the checkpoints: %w", err)
 	}
 	input.Ask(listing)
+	in.roots = maps.Clone(input.Roots)
+	for _, info := range listing {
+		in.roots[info.Ref] = snapshot.LoadedRoot{Root: info.Root, Err: info.Err}
+	}
 	decisions, err := snapshot.Resolve(input)
 	refused := snapshot.RefusalOf(err)
 	if refused == nil {
+		if err == nil {
+			in.tellDropped(&input, decisions)
+		}
 		return decisions, err
 	}
 	if listing, err = store.Survey(in.ctx); err != nil {
@@ -34,6 +42,8 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	if err != nil {
 		return nil, err
 	}
+	input.Listing = listing
+	in.tellDropped(&input, decisions)
 	in.lastID = max(in.lastID, rec.LastID) + 1 // that of the root which writeRecovered writes
 	if in.a.r.lis.Recovering != nil {
 		in.a.r.lis.Recovering(*rec)
@@ -47,7 +57,7 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 func (a *attempt) writeRecovered() (*snapshot.RootRef, error) {
 	root := &snapshot.Root{
 		Name:      element.CheckpointName{ID: a.lastID, Incarnation: a.r.cfg.Incarnation},
-		ClusterID: a.r.cfg.ClusterID, CreatedUnixMilli: time.Now().UnixMilli(),
+		ClusterID: a.r.cfg.ClusterID, CreatedUnixMilli: time.Now().UnixMilli(), Origin: a.origin,
 	}
 	for _, id := range a.order {
 		t := a.tasks[id]

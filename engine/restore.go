@@ -70,13 +70,15 @@ func (in *intake) close() {
 
 // restoreTask gives a task the state and the position of its decision.
 func (in *intake) restoreTask(ctx context.Context, t *owned, d snapshot.Decision) error {
-	if t.exchange {
-		return in.restoreSubtask(ctx, t, d)
-	}
-	if d.Kind == snapshot.Fresh {
+	switch {
+	case t.exchange:
+	case d.Kind == snapshot.Fresh:
 		t.position = in.starts[t.id]
-	} else {
+	default:
 		t.position = d.Positions[0]
+	}
+	if in.a.moves(t, d) {
+		return in.restoreMoved(ctx, t, d)
 	}
 	return in.restoreOwn(ctx, t, d)
 }
@@ -85,15 +87,16 @@ func (in *intake) restoreTask(ctx context.Context, t *owned, d snapshot.Decision
 func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision) error {
 	switch d.Kind {
 	case snapshot.Fresh:
-		t.fresh = true
+		t.fresh, t.origin = true, in.origin
 	case snapshot.StartEmpty:
+		t.origin = in.origin
 	case snapshot.Restore, snapshot.Recovered:
 		t.recovered = d.Kind == snapshot.Recovered
 		t.committed = d.Entry
 		root := d.Root
 		t.root = &root
 		if r := in.roots[root].Root; r != nil {
-			t.savepoints = r.Savepoints
+			t.savepoints, t.origin = r.Savepoints, r.Origin
 		}
 		a := in.a
 		if k := a.kept[t.id]; k != nil && k.root == d.Root {
@@ -242,7 +245,7 @@ func (a *attempt) commitStart() error {
 			return fmt.Errorf("commit the start positions of %d partitions: %w", len(c.Offsets), err)
 		}
 		failpoint.Hit(failpoint.StartCommitAfter)
-		if err := a.othersShareTheStore(); err != nil {
+		if err := a.othersShareTheStore(a.byTP); err != nil {
 			return err
 		}
 	}

@@ -47,6 +47,7 @@ type Runner struct {
 	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
 	had          []element.TaskID                   // of the last attempt: the local copy is told when they do not come back
 	cleanedGroup time.Time                          // when CleanGroup was last called
+	claimed      bool                               // nothing is left of the claimed savepoint, or it is a person's to look at
 	// losses counts the attempts that ended with a loss of ownership, in a row and since the last commit.
 	losses int
 	// untidy: transactions under our ids may be open that no attempt has begun since, a predecessor's or one that could not

@@ -55,47 +55,6 @@ func (a *attempt) asSubtask(t *task) {
 	t.exchange, t.parallelism, t.feedbackOnly = true, a.par.of(s.Index), s.Kind == topology.FeedbackStage
 }
 
-// restoreSubtask gives a subtask of an exchange its state. When the parallelism has changed, its keys are in several tasks
-// of the checkpoint, among others that are not its own. Then it has no chain of runs to go on with: what is read counts as
-// changed, and the next checkpoint writes all of it.
-func (in *intake) restoreSubtask(ctx context.Context, t *owned, d snapshot.Decision) error {
-	a := in.a
-	if len(d.Sources) == 0 || d.Entry.Parallelism > 0 {
-		return in.restoreOwn(ctx, t, d)
-	}
-	t.rescaled, t.recovered, t.sources = true, d.Kind == snapshot.Recovered, d.Sources
-	if err := a.readState(ctx, t); err != nil { // no root: an empty store with the states of the plan
-		return err
-	}
-	for _, entry := range d.Sources {
-		tables := make([]topology.StateTable, len(entry.States))
-		for i, s := range entry.States {
-			var err error
-			if tables[i], err = t.state.Table(s.Name, s.Codec); err != nil {
-				return err
-			}
-			if !slices.Contains(t.stateInfo, s) {
-				t.stateInfo = append(t.stateInfo, s)
-			}
-		}
-		stats, err := a.r.ports.Checkpoints.Restore(ctx, entry, d.KeepKeys(), func(e snapshot.Entry) error {
-			if e.Deleted {
-				tables[e.State].Delete(e.Key)
-			} else {
-				tables[e.State].Put(e.Key, e.Value)
-			}
-			return t.state.Err()
-		})
-		if err != nil {
-			return fmt.Errorf("restore task %s from task %s of checkpoint %s: %w", t.id, entry.Task, d.Root.Name, err)
-		}
-		if a.r.lis.Restored != nil {
-			a.r.lis.Restored(t.id, d.Root, stats, 0)
-		}
-	}
-	return nil
-}
-
 // replayParcels is how many records of those in flight make one parcel.
 const replayParcels = 256
 
@@ -115,7 +74,7 @@ func (in *intake) replay(ctx context.Context, t *owned, d snapshot.Decision) err
 		return nil
 	}
 	for i := range d.Sources {
-		_, err := in.a.r.ports.Checkpoints.RestoreInFlight(ctx, d.Sources[i], d.KeepInFlight(&d.Sources[i]), func(_ int, data []byte) error {
+		_, err := in.reads(d).RestoreInFlight(ctx, d.Sources[i], d.KeepInFlight(&d.Sources[i]), func(_ int, data []byte) error {
 			if some = append(some, slices.Clone(data)); len(some) < replayParcels {
 				return nil
 			}
@@ -134,7 +93,7 @@ func (in *intake) replay(ctx context.Context, t *owned, d snapshot.Decision) err
 // replayAll reads what was on the way to the subtasks.
 func (in *intake) replayAll(decisions map[element.TaskID]snapshot.Decision) error {
 	for _, t := range in.tasks {
-		if d := decisions[t.id]; t.exchange && (d.Kind == snapshot.Restore || d.Kind == snapshot.Recovered) {
+		if d := decisions[t.id]; t.exchange && len(d.Sources) > 0 {
 			if err := in.replay(in.ctx, t, d); err != nil {
 				return err
 			}

@@ -153,6 +153,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 		ClusterID:        cfg.ClusterID,
 		StoreID:          a.r.ports.Checkpoints.StoreID(),
 		CreatedUnixMilli: time.Now().UnixMilli(),
+		Origin:           a.origin,
 	}
 	for _, tid := range a.order {
 		ack, ok := p.acks[tid]
@@ -302,6 +303,7 @@ func (a *attempt) complete(id element.CheckpointID) error {
 	if !a.r.cfg.NoSnapshots {
 		a.markCommitted(ref)
 		a.house(ref)
+		a.afterImport()
 	}
 	return err
 }

@@ -278,3 +278,9 @@ func isSavepoint(dir string) error {
 	}
 	return nil
 }
+
+// SavepointPath gives the path of a savepoint's directory as SavepointRef.Path has it, whether or not it is there.
+func SavepointPath(dir string) (string, error) {
+	parent, base, err := splitSavepoint(dir)
+	return filepath.Join(parent, base), err
+}

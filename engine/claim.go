@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// claimInterval is the time between the first two looks at whether a claimed savepoint is still needed; it doubles up to
+// mostClaimInterval.
+const (
+	claimInterval     = 100 * time.Millisecond
+	mostClaimInterval = 10 * time.Second
+)
+
+// afterImport is called after each checkpoint. The first one after an import shows others what this instance has begun, so
+// it is the moment to see whether they share its checkpoint directory. And from then on it is seen after a savepoint that was
+// claimed: in the instance that has the first source's first partition, of all that take part in it.
+func (a *attempt) afterImport() {
+	if a.imports {
+		a.imports = false
+		mine := maps.Clone(a.byTP)
+		a.spawn(func() {
+			if err := a.othersShareTheStore(mine); err != nil && a.ctx.Err() == nil {
+				a.report(event{kind: evFailed, err: err})
+			}
+		})
+	}
+	first := element.TaskID{Source: a.r.plan.Sources[0].Name}
+	if !a.r.cfg.From.Claim || a.r.claimed || a.claiming || a.tasks[first] == nil {
+		return
+	}
+	a.claiming = true
+	a.spawn(func() {
+		for wait := claimInterval; ; wait = min(2*wait, mostClaimInterval) {
+			var gone []string
+			done, err := a.claim(a.ctx, &gone)
+			if a.ctx.Err() != nil {
+				return
+			}
+			if (len(gone) > 0 || err != nil) && a.r.lis.Claimed != nil {
+				a.r.lis.Claimed(gone, err)
+			}
+			if done || err != nil {
+				a.report(event{kind: evAsk, ask: func() error { a.r.claimed = true; return nil }})
+				return
+			}
+			select {
+			case <-time.After(wait): // others have not got so far yet
+			case <-a.ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// claim disposes of the savepoint when everything that it holds of the plan has a checkpoint of the application, whichever
+// instance it runs in. It adds what it removed to gone; done is false while something still needs it. After an error nothing
+// is tried again: what is left is for a person to look at.
+func (a *attempt) claim(ctx context.Context, gone *[]string) (done bool, err error) {
+	var found []opened
+	defer func() {
+		for _, o := range found {
+			_ = o.Close() // it was only read
+		}
+	}()
+	var tps []element.TopicPartition
+	for _, path := range a.r.cfg.From.Paths {
+		s, ref, err := a.r.ports.OpenFrom(ctx, path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has gone before
+		}
+		if err != nil {
+			return false, err
+		}
+		found = append(found, opened{s, ref})
+		tps = append(tps, inputsOf(s.Contents(), a.r.plan)...)
+	}
+	if taken, err := a.allComeFrom(ctx, found, tps); !taken || err != nil {
+		return false, nil // a broker or a store that does not answer will
+	}
+	for _, o := range found {
+		if err := a.r.ports.DisposeSavepoint(ctx, o.ref.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("dispose of savepoint %s: %w", o.ref.Path, err)
+		}
+		*gone = append(*gone, o.ref.Path)
+	}
+	return true, nil
+}
+
+// inputsOf lists the inputs that a savepoint has of a plan's sources.
+func inputsOf(root *snapshot.Root, plan *topology.Plan) []element.TopicPartition {
+	var tps []element.TopicPartition
+	for _, e := range root.Tasks {
+		if e.Parallelism > 0 || !slices.ContainsFunc(plan.Sources, func(s topology.SourcePlan) bool { return s.Name == e.Task.Source }) {
+			continue
+		}
+		for _, p := range e.Positions {
+			tps = append(tps, p.TopicPartition)
+		}
+	}
+	return tps
+}
+
+// allComeFrom reports that what the group has committed of these partitions comes from these savepoints.
+func (a *attempt) allComeFrom(ctx context.Context, found []opened, tps []element.TopicPartition) (bool, error) {
+	committed, err := a.r.ports.Offsets.Stable(ctx, tps)
+	if err != nil {
+		return false, fmt.Errorf("read the committed offsets: %w", err)
+	}
+	var named []snapshot.RootRef
+	for _, tp := range tps {
+		h, err := snapshot.ParseHandle(committed[tp].Metadata)
+		if !committed[tp].Found || err != nil || h.Kind != snapshot.HandleCheckpoint {
+			return false, nil
+		}
+		if !slices.Contains(named, h.Root) {
+			named = append(named, h.Root)
+		}
+	}
+	roots, err := a.r.ports.Checkpoints.LoadRoots(ctx, named)
+	if err != nil {
+		return false, fmt.Errorf("read the committed roots: %w", err)
+	}
+	for _, root := range roots {
+		for _, o := range found {
+			if root.Root == nil || !slices.ContainsFunc(root.Root.Origin, func(s snapshot.SavepointRef) bool { return s.Digest == o.ref.Digest }) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
