@@ -163,8 +163,8 @@ func TestEveryRowReachesItsField(t *testing.T) {
 		})
 	}
 	// And the other way round: no field of a setting is out of reach of the service file.
-	for _, name := range []string{"Interval", "RecoverFromStore", "ClientOptions"} {
-		seen[name] = true // given by rows below, by a flag of the command, and by programs only
+	for _, name := range []string{"Interval", "RecoverFromStore", "From", "ClaimMode", "AcceptDuplicates", "AllowDroppedState", "ClientOptions"} {
+		seen[name] = true // given by rows below, by flags of the command, and by programs only
 	}
 	for name := range fields(processor.Config{}) {
 		require.True(t, seen[name], "no setting reaches %s", name)

@@ -137,6 +137,19 @@ type Config struct {
 	// log says which. With valid offsets it does nothing.
 	RecoverFromStore bool
 
+	// From is a savepoint to start from: the directories of all instances that took part in it (--from, once for each). It is
+	// for a group without committed offsets, so mostly for an application of another name than the one that took it. It may
+	// stay for ever: what comes from the savepoint already starts from its checkpoints.
+	From []string
+	// ClaimMode says whose the savepoint is (--claim-mode). Default NoClaim.
+	ClaimMode ClaimMode
+	// AcceptDuplicates goes back to the savepoint although the group has committed offsets (--accept-duplicates): once, and
+	// what was put out since it was taken repeats.
+	AcceptDuplicates bool
+	// AllowDroppedState lets state go that is in the savepoint or the checkpoint and that no step of the topology owns
+	// (--allow-dropped-state). The log says what goes.
+	AllowDroppedState bool
+
 	// Stopping is called when the service begins to stop because it was cancelled, by its listener or its control topic.
 	Stopping func()
 	// Logger gets what the service has to say. Default slog.Default().
@@ -185,6 +198,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.TransactionTimeout, TransactionTimeoutFor(c.Interval, c.MinPause, c.CheckpointTimeout))
 	orDefault(&c.Mode, ExactlyOnce)
 	orDefault(&c.MaxConcurrent, 1)
+	orDefault(&c.ClaimMode, NoClaim)
 	if c.TolerableFailures < 0 {
 		c.TolerableFailures = -1
 	}

@@ -41,6 +41,7 @@ func (c Config) Check() []Mistake {
 	c = c.withDefaults()
 	c.checkForms(&ms)
 	c.checkFigures(&ms)
+	c.checkFrom(&ms)
 	if len(ms) == 0 {
 		c.checkTogether(&ms)
 	}

@@ -25,7 +25,7 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 	lis := &engine.Listener{
 		AttemptStarted: func(i engine.AttemptInfo) {
 			first.Store(true)
-			log.Info("processing", "attempt", i.Attempt, "tasks", i.Tasks, "fresh", i.Fresh, "checkpoint", uint64(i.Checkpoint), "took", i.Took.Round(time.Millisecond))
+			log.Info("processing", "attempt", i.Attempt, "tasks", i.Tasks, "fresh", i.Fresh, "from_savepoint", i.Imported, "checkpoint", uint64(i.Checkpoint), "took", i.Took.Round(time.Millisecond))
 			call(user.AttemptStarted, i)
 		},
 		AttemptEnded: func(n int, err error, rec fault.Recovery, delay time.Duration) {
@@ -114,6 +114,7 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 func logGivenUp(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 	logAbandoned(log, lis, user)
 	logKept(log, lis, user)
+	logFrom(log, lis, user)
 }
 
 // logAbandoned adds what tells of failures that were tolerated.

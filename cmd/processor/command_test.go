@@ -23,6 +23,7 @@ type site struct {
 	b    *embedded.Broker
 	dir  string
 	file string
+	more []string // flags of run
 }
 
 func newSite(t *testing.T, more string) *site {
@@ -45,7 +46,7 @@ func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 // run starts an instance as a process and waits until it is ready.
 func (s *site) run(name string) *exec.Cmd {
 	s.t.Helper()
-	cmd := exec.Command(os.Args[0], "run", s.file, "--set", "data-dir="+s.path(name))
+	cmd := exec.Command(os.Args[0], append([]string{"run", s.file, "--set", "data-dir=" + s.path(name)}, s.more...)...)
 	cmd.Env = append(os.Environ(), asProcessor+"=1")
 	log, err := os.Create(s.path(name + ".log"))
 	require.NoError(s.t, err)

@@ -35,6 +35,7 @@ type runFlags struct {
 	embeddedPort int
 	sabotage     string
 	recover      bool
+	start        startFlags
 }
 
 func (f *runFlags) add(cmd *cobra.Command) {
@@ -58,14 +59,22 @@ next start does again what was not committed.
 Started several times, each with a data-dir of its own and all with one state.checkpoints.dir, the instances share the
 partitions: they come and go at any time, and those that get none stand by.
 
+With --from it starts from a savepoint: under a new application name it goes on as a fork of the service that took it, with
+another backend, parallelism or host if you like. The flag may stay: it is ignored once a checkpoint of the service comes from
+the savepoint. All instances get the same flags.
+
 Settings come from the file, then from MILLWEIR_… variables, then from --set; docs/settings.md lists them.`,
-		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run orders.yaml --set checkpointing.interval=100ms",
+		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run fork.yaml --from /var/lib/savepoints/savepoint-orders-17-8a3c0f21be55d604\n  processor run orders.yaml --set checkpointing.interval=100ms",
 		Args:    exactArgs("FILE.yaml"),
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&f.recover, "recover-from-store", false, "when the group's offsets are gone, damaged or stale, or their checkpoint is: start from the newest committed checkpoint of the store; outputs may repeat (docs/checkpoints.md)")
+	f.start.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return wayBack(runFile(cmd, args[0], f), args[0], f.recover)
+		if err := f.start.check(f.recover); err != nil {
+			return err
+		}
+		return f.start.wayOn(wayBack(runFile(cmd, args[0], f), args[0], f.recover), args[0])
 	}
 	return cmd
 }
@@ -95,6 +104,7 @@ func runFile(cmd *cobra.Command, file string, f runFlags) error {
 	}
 	cfg := svc.Processor()
 	cfg.Logger, cfg.Decorate, cfg.RecoverFromStore = log, decorate, f.recover
+	f.start.apply(&cfg)
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
