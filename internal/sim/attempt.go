@@ -54,6 +54,7 @@ type attempt struct {
 	ticks   int  // numbers the timer, so that an old one is known
 	over    bool // cancelled: everything ends, nobody listens to events
 	stopIn  bool // the source has been stopped
+	redrawn bool // the partitions have changed: it ends with a last checkpoint
 	err     error
 	running int // goroutines that tearDown waits for
 }
@@ -73,7 +74,8 @@ func (p *process) newAttempt() {
 // they may have been cleaned away as those of an instance that is gone.
 func (a *attempt) forgetForeign() {
 	for id, run := range a.full {
-		if a.p.strange || !a.p.owned().has(int(id.Partition)) {
+		foreign := id.Source == sourceName && !a.p.owned().has(int(id.Partition))
+		if a.p.strange || foreign || (id.Source == stageName && int(id.Partition) >= a.p.parallelism) {
 			a.p.repo.Forget(run)
 			delete(a.full, id)
 		}
@@ -126,6 +128,7 @@ func (a *attempt) open() {
 		a.p.w.counts.LateCommits++
 	}
 	a.p.unsure = 0
+	a.wire()
 	for _, t := range a.tasks {
 		a.follow(t)
 	}

@@ -30,6 +30,12 @@ const (
 	AbandonLoses            // what changed for a checkpoint that was given up is in no later one
 	AbandonKeepsLater       // a checkpoint that was given up along with an older one keeps its frozen changes
 	AbandonIgnoresFlush     // the flush of a checkpoint that was given up fails, and its successor goes on
+	InFlightTwice           // after a change of the parallelism every subtask restores all records in flight
+	RescaleKeepsAll         // and all keys
+	FrozenUnaware           // a subtask is frozen before it has heard that an earlier checkpoint was given up
+	RecordingNotClosed      // the barrier does not end the recording of its channel
+	ReplayLate              // restored records in flight are processed behind newer ones
+	ReplayUncaptured        // restored records that still wait are not part of the next unaligned checkpoint
 	NumBugs
 )
 
@@ -41,7 +47,9 @@ var bugNames = [...]string{
 	StaleClaim: "stale-claim", ResendUnproven: "resend-unproven", LeaveReleases: "leave-releases", JoinUnrestored: "join-unrestored",
 	ReadBeforeStart: "read-before-start", CleanBlind: "clean-blind",
 	AbandonLoses: "abandon-loses", AbandonKeepsLater: "abandon-keeps-later",
-	AbandonIgnoresFlush: "abandon-ignores-flush",
+	AbandonIgnoresFlush: "abandon-ignores-flush", InFlightTwice: "in-flight-twice", RescaleKeepsAll: "rescale-keeps-all",
+	FrozenUnaware: "frozen-unaware", RecordingNotClosed: "recording-not-closed", ReplayLate: "replay-late",
+	ReplayUncaptured: "replay-uncaptured",
 }
 
 // String names the bug as SIM_BUG takes it.

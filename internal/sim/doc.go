@@ -5,28 +5,39 @@
 //	SIM_N=1000000 go test ./internal/sim -run TestSchedules -v -timeout 0                a million, SIM_FROM=… from there on
 //	SIM_BUG=no-rewind SIM_SEED=3 go test ./internal/sim -run TestReplay -v               a planted bug
 //	SIM_PLAIN=1 SIM_SEED=62 go test ./internal/sim -run TestReplay -v                    one checkpoint at a time, no tolerance
+//	SIM_STRAIGHT=1 SIM_SEED=62 go test ./internal/sim -run TestReplay -v                 no exchange
 //	SIM_RATES=1 go test ./internal/sim -run TestPlantedBugRates -v                       how often each is found
 //
 // One to three instances share up to four partitions of one group, and up to two processes may bear the name of one
 // instance at a time. Of three runs one lets three checkpoints be in flight, and two tolerate failures: the persisting of
 // a checkpoint fails now and then, it is abandoned, and the next one covers its work in the same transaction.
 //
-// What is real: checkpoint.Coordinator, txn.Machine, snapshot.Resolve, the handles, and the whole snapshot.Repository
-// (runs, roots, restore, merge, Clean, CleanGone) on a storage model. What is a model: the brokers (logs with
+// Of five applications two have an exchange: the task of each partition sends what it reads to up to four subtasks, by the
+// key group, over bounded channels, and the subtasks count. Such an application moves as a whole: one process has all
+// partitions, and when they change its attempt ends with a last checkpoint. Checkpoints are aligned there, unaligned, or
+// aligned until a timeout; each process is told another parallelism. How small a run has to be to lie in the root itself
+// is another thing that changes from process to process.
+//
+// What is real: checkpoint.Coordinator, txn.Machine, gate.Gate, snapshot.Resolve, the handles, and the whole
+// snapshot.Repository (runs, roots, records in flight, restore, merge, Clean, CleanGone) on a storage model. What is a model: the brokers (logs with
 // transactions and last stable offset; transaction coordinator with prepare states, markers that take their time, epochs
 // that grow with every transaction, time-outs; group with static members, generations, a sticky assignment that gives a
 // partition only when its owner has given it up or is gone, partitions that become known late, stable offset fetch), the
 // network (lost, late and doubled requests and answers), the kgo client and the group client with the habits that
 // matter, and the disk (written, synced, named are three different things). The driver mirrors engine's loop, intake,
-// leaving and workers action by action, cut into steps where a goroutine could be interrupted; in some runs reading and
+// leaving, workers and inputs action by action, cut into steps where a goroutine could be interrupted: also between a task's
+// look at its notices and what it takes then, and between the parts of an unaligned snapshot; in some runs reading and
 // cleaning the directory are cut into single accesses. Between any two steps a process can stop or die, alone or with
 // the power of its machine. After the faults everything is healed, and the run has to come to rest.
 //
 // Invariants, checked from outside by the checker:
 //
 //	I1  A reader of committed records sees the counts of every key as 1, 2, 3 …, each once, and in the end all of them.
+//	    Behind an exchange each comes from the record that is next of its key in its input.
 //	I5  The state that a committed handle leads to is the fold of exactly the inputs below its offset, from where the
-//	    partition began: at its first committed offset, or below, if something was read before that was committed.
+//	    partition began: at its first committed offset, or below, if something was read before that was committed. Behind an
+//	    exchange all handles lead to one root, each key is in the subtask that it belongs to, what is in flight are the last
+//	    records of each input and key, in order, and the states are the fold of those before.
 //	I6  Committed offsets and checkpoint ids never go back.
 //	I7  Every committed handle opens and verifies at all times: after every deletion and every loss of power. Committed is
 //	    what a stable read gives, from the decision of the transaction on.
@@ -44,6 +55,7 @@
 //
 // The exhaustive tests take chance out of it and kill the process before every step of two checkpoints, once and twice, and
 // of several in flight of which some are abandoned;
+// the same for an application with an exchange, which comes up with another parallelism;
 // and with two owners, they kill or freeze either of them before every step of a hand-over, and then again. The scenarios
 // are schedules that once went wrong, and some that might: faults at given steps, the way there random.
 //
@@ -51,5 +63,5 @@
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
 // loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, groupclean.go,
-// task.go (engine); check.go (checker).
+// task.go (engine); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
 package sim

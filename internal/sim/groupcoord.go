@@ -44,6 +44,8 @@ type group struct {
 	want  [maxPartitions]*member // who is to have it
 	back  [maxPartitions]string  // the instance that gets it again as soon as another one has committed it
 	past  [maxPartitions]string  // the instance that had it last
+	// home has all partitions, or is to have them: tasks exchange records. nil: each partition has its own way.
+	home *member
 }
 
 func newGroup(b *broker) *group {
@@ -92,6 +94,9 @@ func (g *group) join(instance string) reply {
 			continue
 		}
 		g.members[i] = m
+		if g.home == old {
+			g.home = m
+		}
 		free := false
 		for p := range g.owner {
 			if g.want[p] == old {
@@ -168,6 +173,10 @@ func (g *group) rebalance() {
 		g.want = [maxPartitions]*member{}
 		return
 	}
+	if g.b.w.x != nil {
+		g.gather()
+		return
+	}
 	n := 0
 	g.seen.each(func(int) { n++ })
 	most := (n + len(g.members) - 1) / len(g.members)
@@ -195,6 +204,39 @@ func (g *group) rebalance() {
 	g.grant()
 }
 
+// gather gives one member everything, rather the one that has it.
+func (g *group) gather() {
+	if g.home == nil {
+		g.home = g.members[0]
+		for _, m := range g.owner {
+			if m != nil {
+				g.home = m
+			}
+		}
+	}
+	g.seen.each(func(p int) { g.want[p] = g.home })
+	g.grant()
+}
+
+// moveAll gives one member everything, not always at the same moment.
+func (g *group) moveAll(m *member) {
+	g.home = m
+	g.gen++
+	g.seen.each(func(p int) {
+		if g.b.w.chance(80) {
+			g.want[p] = m
+			return
+		}
+		g.b.w.outside(nil, g.b.w.lag(10*time.Millisecond), kFault, func() {
+			if g.home != nil && g.want[p] != g.home {
+				g.want[p] = g.home
+				g.gen++
+				g.grant()
+			}
+		})
+	})
+}
+
 // grant gives what nobody has to whom it is meant for.
 func (g *group) grant() {
 	for p, m := range g.want {
@@ -220,6 +262,10 @@ func (g *group) moveOne(p int) bool {
 		return false
 	}
 	i := slices.Index(g.members, g.owner[p])
+	if g.b.w.x != nil {
+		g.moveAll(g.members[(i+1+g.b.w.rng.IntN(len(g.members)-1))%len(g.members)])
+		return true
+	}
 	g.want[p] = g.members[(i+1+g.b.w.rng.IntN(len(g.members)-1))%len(g.members)]
 	g.gen++
 	return true
@@ -232,7 +278,9 @@ func (g *group) comeBack(by string, offsets []committed) {
 			continue
 		}
 		for _, m := range g.members {
-			if m.instance == g.back[p] {
+			if m.instance == g.back[p] && g.b.w.x != nil {
+				g.moveAll(m)
+			} else if m.instance == g.back[p] {
 				g.want[p] = m
 				g.gen++
 			}
@@ -265,6 +313,9 @@ func (g *group) revoked(id string, gone mask) reply {
 // remove takes a member out, by its own wish or because its session is over. What it had is free at once.
 func (g *group) remove(m *member) {
 	g.members = slices.DeleteFunc(g.members, func(o *member) bool { return o == m })
+	if g.home == m {
+		g.home = nil
+	}
 	for p := range g.owner {
 		if g.owner[p] == m {
 			g.owner[p] = nil

@@ -98,7 +98,7 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	facts := factsOf(in.facts, in.parts)
 	input := snapshot.ResolveInput{
 		Application: application, ClusterID: clusterID, StoreID: p.repo.StoreID(), Tasks: facts,
-		States: map[string][]snapshot.StateInfo{sourceName: stateInfo},
+		States: map[string][]snapshot.StateInfo{p.w.statedStage(): stateInfo}, Stages: p.stageFacts(),
 	}
 	in.lastID = snapshot.NextID(facts) - 1
 	var err error
@@ -129,6 +129,11 @@ func (in *intake) resolved(decisions map[element.TaskID]snapshot.Decision, err e
 		id := taskID(i)
 		in.tasks = append(in.tasks, newTask(in.a, id, in.since[i], decisions[id]))
 	})
+	for _, s := range in.a.p.stageFacts() {
+		for i := range s.Parallelism {
+			in.tasks = append(in.tasks, newTask(in.a, subtaskID(i), 0, decisions[subtaskID(i)]))
+		}
+	}
 	if in.a.p.w.cfg.Bug == JoinUnrestored && in == in.a.joining {
 		in.joinUnrestored()
 		return nil
@@ -178,7 +183,7 @@ func factsOf(offsets []committed, parts mask) []snapshot.TaskFacts {
 func (in *intake) restoreFrom(i int) {
 	p, w := in.a.p, in.a.p.w
 	if i == len(in.tasks) {
-		in.done(nil)
+		in.replayFrom(0)
 		return
 	}
 	t := in.tasks[i]
@@ -219,7 +224,7 @@ func (a *attempt) reconcile() error {
 		return p.fatal
 	}
 	for _, t := range a.tasks {
-		if !p.holds(t.id.Partition, t.epoch) {
+		if t.in == nil && !p.holds(t.id.Partition, t.epoch) {
 			return fault.New(fault.Rejoin, fault.Failed, "the group took %v away before its last checkpoint (epoch %d, now %d)", t.id, t.epoch, p.since[t.id.Partition])
 		}
 	}
@@ -238,6 +243,8 @@ func (a *attempt) reconcile() error {
 		}
 	})
 	switch {
+	case gained != 0 && !a.stopIn && p.w.x != nil:
+		a.redraw()
 	case gained != 0 && !a.stopIn:
 		a.join(gained)
 	case len(a.tasks) == 0 && p.owned() == 0:

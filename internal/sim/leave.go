@@ -23,6 +23,11 @@ func (a *attempt) revoking(part int) bool {
 
 // onRevoke halts the tasks concerned, and lets go what is being taken in of them.
 func (a *attempt) onRevoke(r *revocation) {
+	if a.p.w.x != nil { // who waits goes on when the attempt is over
+		a.revocations = append(a.revocations, r)
+		a.redraw()
+		return
+	}
 	r.gone.each(func(i int) {
 		a.left[i] = r.since[i] // not to be taken in again under this epoch
 		if in := a.joining; in != nil && in.parts.has(i) && in.since[i] == r.since[i] {

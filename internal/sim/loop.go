@@ -3,6 +3,7 @@ package sim
 import (
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -11,7 +12,7 @@ import (
 type pending struct {
 	name    element.CheckpointName
 	acks    map[element.TaskID]taskAck
-	runs    map[element.TaskID]snapshot.RunRef
+	runs    map[element.TaskID]snapshot.Persisted
 	root    *snapshot.Root
 	ref     snapshot.RootRef
 	offsets []checkpoint.OffsetCommit
@@ -23,6 +24,7 @@ type taskAck struct {
 	position element.Position
 	frozen   *frozen
 	moved    bool
+	inflight []parcel // on the way to a subtask, in order
 }
 
 type eventKind uint8
@@ -40,6 +42,7 @@ const (
 	evJoined
 	evRevoke
 	evHalted
+	evDeclined
 )
 
 // event is what a task or a worker reports to the loop.
@@ -48,7 +51,7 @@ type event struct {
 	id   element.CheckpointID
 	task element.TaskID
 	ack  taskAck
-	runs map[element.TaskID]snapshot.RunRef
+	runs map[element.TaskID]snapshot.Persisted
 	root snapshot.RootRef
 	err  error
 
@@ -173,6 +176,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return nil, nil
 	case evHalted:
 		return a.onHalted(e.task), nil
+	case evDeclined:
+		return co.Declined(now, e.id, e.task, e.err), nil
 	case evDrained:
 		return co.RequestCheckpoint(now, checkpoint.Final), nil
 	}
@@ -183,7 +188,11 @@ func (a *attempt) onBarrierPassed(e event) []checkpoint.Action {
 	if p := a.flight(e.id); p != nil {
 		p.acks[e.task] = e.ack
 	}
-	return a.co.BarrierPassed(a.p.w.now, e.id, e.task, checkpoint.TaskAck{Positions: []element.Position{e.ack.position}, Moved: e.ack.moved})
+	ack := checkpoint.TaskAck{Moved: e.ack.moved}
+	if t := a.task(e.task); t == nil || t.in == nil {
+		ack.Positions = []element.Position{e.ack.position}
+	}
+	return a.co.BarrierPassed(a.p.w.now, e.id, e.task, ack)
 }
 
 // execute does what the coordinator asks for.
@@ -228,6 +237,9 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 		case checkpoint.FailAttempt:
 			return act.Err
 		case checkpoint.Drained:
+			if a.redrawn && !a.p.draining {
+				return errRedrawn
+			}
 			return errStopped
 		}
 	}
@@ -249,7 +261,13 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 	if act.Reason == checkpoint.Revoke {
 		a.p.w.counts.RevokeCheckpoints++
 	}
+	b := gate.Barrier{ID: act.ID}
+	if x := a.p.w.x; x != nil && x.mode == gate.Unaligned && act.Reason != checkpoint.Final && len(act.Savepoint) == 0 {
+		b.Unaligned, b.Timeout = x.timeout == 0, x.timeout > 0
+	}
 	for _, id := range act.Tasks {
-		a.task(id).barrier(act.ID)
+		if t := a.task(id); t.in == nil { // the others get it from these
+			t.barrier(b)
+		}
 	}
 }

@@ -33,6 +33,8 @@ type process struct {
 	pausedUntil time.Duration
 	draining    bool // asked to stop
 
+	parallelism int // of the exchange
+
 	view *view
 	repo *snapshot.Repository
 	mgr  *manager
@@ -73,12 +75,15 @@ func (w *world) start(name string, after time.Duration) *process {
 	w.born++
 	p := &process{w: w, number: w.born, name: name, label: name + "." + strconv.Itoa(w.born), inc: element.Incarnation(w.born),
 		view: &view{d: w.disk, owner: name}, kept: map[element.TaskID]*keptState{}, reached: map[element.TaskID]int64{}}
+	if w.x != nil {
+		p.parallelism = parallelisms[(w.x.first+w.born)%len(parallelisms)]
+	}
 	p.mgr = newManager(p, "")
 	p.spare = newManager(p, "-spare")
 	w.procs = append(w.procs, p)
 	w.do(p, after, kStart, func() {
 		repo, err := snapshot.OpenRepository(context.Background(), snapshot.Config{
-			Storage: p.view, Application: application, Instance: name, NumRetained: 1 + w.born%2, Logger: silent,
+			Storage: p.view, Application: application, Instance: name, NumRetained: 1 + w.born%2, Logger: silent, MemoryThreshold: w.threshold(),
 		})
 		if err != nil {
 			w.violation("I7", "%s cannot open the checkpoint directory: %v", p.label, err)
@@ -95,6 +100,14 @@ func (w *world) start(name string, after time.Duration) *process {
 		p.heartbeatLater()
 	})
 	return p
+}
+
+// threshold is the size up to which runs lie in the root: none, small ones, all. It changes from process to process.
+func (w *world) threshold() int {
+	if w.cfg.Plain || w.cfg.script != nil || w.cfg.directives != nil {
+		return 0
+	}
+	return [...]int{0, 400, 20 << 10}[(w.cfg.Seed+uint64(w.born))%3]
 }
 
 // supervise starts an instance that has no process that runs.
@@ -177,7 +190,7 @@ func (p *process) next(after time.Duration) {
 			p.exit(p.fatal)
 		case p.draining:
 			p.leave()
-		case p.owned() != 0:
+		case p.whole():
 			p.changed = false
 			p.newAttempt()
 		}
@@ -207,6 +220,13 @@ func (p *process) ended(err error, stopped bool) {
 	case stopped:
 		p.w.counts.Drained++
 		p.leave()
+	case errors.Is(err, errRedrawn):
+		p.w.counts.Redrawn++
+		if p.changed {
+			p.next(0)
+		} else {
+			p.next(redrawDelay)
+		}
 	case errors.Is(err, errStandBy):
 		p.w.counts.StoodBy++
 		p.next(0)

@@ -18,6 +18,8 @@ type script struct {
 	// is tolerated.
 	concurrent, decline, persists int
 
+	exchange *exchange // nil: none
+
 	from, to int // the steps of the window, noted by a run in which nothing goes wrong
 }
 

@@ -34,6 +34,8 @@ type Config struct {
 	// Plain: one checkpoint in flight, and no failure is tolerated. Else both are drawn from the seed. Scripts and
 	// scenarios are plain.
 	Plain bool
+	// Straight: no exchange. Else it is drawn from the seed whether the application has one; scripts and scenarios are straight.
+	Straight bool
 	// script makes the run an exhaustive one: no random lag, no random fault.
 	script *script
 	// directives are the faults of a scenario, in place of random ones.
@@ -68,7 +70,13 @@ type Counts struct {
 	// Checkpoints that were triggered while another was in flight; that were abandoned, beside an older one that stayed;
 	// transactions that were reopened, or were lost by then; checkpoints that served a request for a savepoint.
 	Concurrent, Abandoned, AbandonedBeside, Reopened, BrokenBack, Savepoints int
-	HealedAt                                                                 time.Duration
+	// Attempts with an exchange; subtasks read from others; unaligned snapshots of subtasks, of these by a timeout; parcels
+	// that were in flight then; records in flight that were restored; checkpoints that a gate gave up, that a task gave up when it heard of it; attempts that ended
+	// for other partitions.
+	WiredAttempts, Rescaled, Unaligned, Switched, InFlight, Replayed, GateAborts, GivenUpLate, Redrawn int
+	// Runs with an exchange, of these with unaligned snapshots, with a change of the parallelism, with abandoned checkpoints.
+	Exchanges, ExchangesUnaligned, ExchangesRescaled, ExchangesAbandoned int
+	HealedAt                                                             time.Duration
 }
 
 // Result is the outcome of a run.
@@ -106,10 +114,22 @@ func Run(cfg Config) (res Result) {
 		for _, f := range w.fibers {
 			f.end()
 		}
+		w.classify()
 		res = Result{Seed: cfg.Seed, Hash: w.hash, Steps: w.steps, Counts: w.counts, Err: w.err, Trace: w.trace}
 	}()
 	w.run()
 	return
+}
+
+// classify counts what kind of run it was.
+func (w *world) classify() {
+	if w.x == nil {
+		return
+	}
+	w.counts.Exchanges = 1
+	w.counts.ExchangesUnaligned = min(1, w.counts.Unaligned)
+	w.counts.ExchangesRescaled = min(1, w.counts.Rescaled)
+	w.counts.ExchangesAbandoned = min(1, w.counts.Abandoned)
 }
 
 func newWorld(cfg Config) *world {
@@ -134,12 +154,15 @@ func newWorld(cfg Config) *world {
 		modes := rand.New(rand.NewPCG(cfg.Seed, 0x6d6f646573)) // beside the other draws: the plain run of a seed stays what it was
 		w.concurrent = [...]int{1, 1, 3}[modes.IntN(3)]
 		w.tolerable = [...]int{0, 2, checkpoint.Unlimited}[modes.IntN(3)]
+		if !cfg.Straight {
+			w.drawExchange()
+		}
 		if w.concurrent > 1 {
 			w.interval /= 3 // or there is rarely more than one
 		}
 	}
 	if s := cfg.script; s != nil {
-		w.concurrent = max(1, s.concurrent)
+		w.concurrent, w.x = max(1, s.concurrent), s.exchange
 		if s.decline > 0 {
 			w.tolerable = 1
 		}

@@ -36,6 +36,9 @@ func replay(cfg Config) string {
 	if cfg.Plain {
 		bug += "SIM_PLAIN=1 "
 	}
+	if cfg.Straight {
+		bug += "SIM_STRAIGHT=1 "
+	}
 	return fmt.Sprintf("%sSIM_SEED=%d go test ./internal/sim -run TestReplay -v", bug, cfg.Seed)
 }
 
@@ -61,7 +64,7 @@ func TestSchedules(t *testing.T) {
 				if i >= n {
 					return
 				}
-				cfg := Config{Seed: first + i, Plain: os.Getenv("SIM_PLAIN") != ""}
+				cfg := Config{Seed: first + i, Plain: os.Getenv("SIM_PLAIN") != "", Straight: os.Getenv("SIM_STRAIGHT") != ""}
 				began := time.Now()
 				res := Run(cfg)
 				took := time.Since(began)
@@ -121,7 +124,7 @@ func TestReplay(t *testing.T) {
 	if seed == 0 {
 		t.Skip("SIM_SEED says which run")
 	}
-	cfg := Config{Seed: seed, Trace: true, Plain: os.Getenv("SIM_PLAIN") != ""}
+	cfg := Config{Seed: seed, Trace: true, Plain: os.Getenv("SIM_PLAIN") != "", Straight: os.Getenv("SIM_STRAIGHT") != ""}
 	if name := os.Getenv("SIM_BUG"); name != "" {
 		var ok bool
 		cfg.Bug, ok = ParseBug(name)

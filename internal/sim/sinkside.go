@@ -7,6 +7,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/txn"
 )
 
@@ -226,16 +227,17 @@ func (t *task) mergeQueues(s span, older element.CheckpointID) {
 // takeBack tells the task that checkpoints were given up.
 func (t *task) takeBack(s span) {
 	t.given = append(t.given, s)
+	t.barriers = slices.DeleteFunc(t.barriers, func(b gate.Barrier) bool { return s.first <= b.ID && b.ID <= s.last })
 	t.wake()
 }
 
-// takeBack gives up freezes: what changed up to them is part of the next one.
+// takeBack gives up freezes, and all later ones: what changed up to them is part of the next one.
 func (s *state) takeBack(g span, bug Bug) {
 	var all map[byte]int64
 	keep := s.frozen[:0:0]
 	for _, f := range s.frozen {
 		switch {
-		case f.id < g.first || f.id > g.last, bug == AbandonKeepsLater && f.id > g.first:
+		case f.id < g.first, bug == AbandonKeepsLater && f.id > g.first:
 			keep = append(keep, f)
 		case bug == AbandonLoses:
 			for k, v := range f.vals {

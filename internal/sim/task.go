@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/txn"
 )
@@ -44,6 +45,17 @@ type task struct {
 	fetched int64 // next offset to fetch
 	stalled bool  // the source waits for room
 
+	// With an exchange: barriers that wait, what is left of the delivery at work, the channels behind; of a subtask its input,
+	// that it was read from others, and what it is in the middle of.
+	barriers []gate.Barrier
+	rest     item
+	working  bool
+	outs     []*channel
+	in       *input
+	rescaled bool
+	looked   bool // at the notices, and there were none
+	todo     []func()
+
 	queues []heldQueue // one per barrier that was passed and not released yet; empty = direct
 }
 
@@ -59,7 +71,11 @@ type heldQueue struct {
 }
 
 func newTask(a *attempt, id element.TaskID, epoch uint64, d snapshot.Decision) *task {
-	return &task{a: a, id: id, epoch: epoch, decision: d, state: newState()}
+	t := &task{a: a, id: id, epoch: epoch, decision: d, state: newState()}
+	if id.Source == stageName {
+		t.in = &input{t: t}
+	}
+	return t
 }
 
 // begin starts a task that nobody knows yet, at its start position.
@@ -72,17 +88,24 @@ func (t *task) begin(offset int64) {
 // restore gives the task the state and the position of its decision.
 func (t *task) restore() error {
 	d := t.decision
-	switch d.Kind {
-	case snapshot.Fresh:
+	switch {
+	case d.Kind == snapshot.Fresh:
 		return nil
-	case snapshot.StartEmpty, snapshot.Restore:
-		t.position = d.Positions[0]
-	default:
+	case d.Kind != snapshot.StartEmpty && d.Kind != snapshot.Restore:
 		return fmt.Errorf("task %s: decision %s", t.id, d.Kind)
+	case t.in != nil:
+		return t.restoreSubtask()
 	}
+	t.position = d.Positions[0]
 	if t.a.p.w.cfg.Bug == NoRewind {
 		t.position.Offset = max(t.position.Offset, t.a.p.reached[t.id])
 	}
+	return t.restoreOwn()
+}
+
+// restoreOwn gives a task the state that it had itself.
+func (t *task) restoreOwn() error {
+	d := t.decision
 	t.whole = true
 	if d.Kind != snapshot.Restore {
 		return nil
@@ -108,6 +131,10 @@ func (t *task) restore() error {
 // feed lets records come, from the task's position on.
 func (t *task) feed() {
 	t.fed, t.fetched = true, t.position.Offset
+	if t.in != nil {
+		t.ring()
+		return
+	}
 	t.fetch()
 }
 
@@ -177,8 +204,12 @@ func (w *world) fetchSize() int {
 	return w.rng.IntN(4)
 }
 
-func (t *task) barrier(id element.CheckpointID) {
-	t.items = append(t.items, item{barrier: id})
+func (t *task) barrier(b gate.Barrier) {
+	if t.a.p.w.x != nil {
+		t.barriers = append(t.barriers, b)
+	} else {
+		t.items = append(t.items, item{barrier: b.ID})
+	}
 	t.wake()
 }
 
@@ -188,15 +219,20 @@ func (t *task) commit(id element.CheckpointID) {
 }
 
 func (t *task) wake() {
-	if t.turning || t.gone || (len(t.items) == 0 && t.notice == 0 && t.known == len(t.given) && t.halting == t.halted) {
+	if t.a.p.w.x != nil {
+		t.ring()
+		return
+	}
+	if t.turning || t.gone || (!t.looked && len(t.items) == 0 && t.notice == 0 && t.known == len(t.given) && t.halting == t.halted) {
 		return
 	}
 	t.turning = true
 	w := t.a.p.w
-	w.do(t.a.p, w.lag(400*time.Microsecond), kTask, func() {
+	w.do(t.a.p, t.pause(400*time.Microsecond), kTask, func() {
 		t.turning = false
 		if !t.a.over && !t.gone {
 			t.turn()
+			t.lookAgain()
 			t.wake()
 		}
 	})
@@ -204,14 +240,7 @@ func (t *task) wake() {
 
 // turn takes one item; notices first.
 func (t *task) turn() {
-	if t.notice != 0 {
-		t.state.commit(t.notice)
-		t.notice = 0
-		return
-	}
-	if t.known < len(t.given) {
-		t.state.takeBack(t.given[t.known], t.a.p.w.cfg.Bug)
-		t.known++
+	if t.interrupted() {
 		return
 	}
 	if t.halting && !t.halted {
@@ -241,10 +270,7 @@ func (t *task) turn() {
 }
 
 func (t *task) process(it item) {
-	if !t.moved {
-		t.moved = true
-		t.a.report(event{kind: evMoved, task: t.id})
-	}
+	t.movedNow()
 	for _, r := range it.recs {
 		if r.skip {
 			continue
@@ -262,13 +288,7 @@ func (t *task) onBarrier(id element.CheckpointID) {
 			return // it means nothing any more
 		}
 	}
-	f := t.state.freeze(id)
-	if !t.a.takenBack(id) {
-		t.queues = append(t.queues, heldQueue{after: id})
-	}
-	ack := taskAck{position: t.position, frozen: f, moved: t.moved}
-	t.moved = false
-	t.a.report(event{kind: evBarrier, id: id, task: t.id, ack: ack})
+	t.take(gate.Barrier{ID: id})
 }
 
 // write hands a record to the transaction, or holds it back.

@@ -104,20 +104,23 @@ func (a *attempt) persist(id element.CheckpointID) {
 		if a.p.w.cfg.Bug == LeakPastBarrier {
 			ack.frozen.leak(t.state)
 		}
-		deltas = append(deltas, snapshot.TaskDelta{
-			Task: t.id, States: stateInfo, From: a.chainEnd(t, p), To: id, Len: len(ack.frozen.vals), Entries: ack.frozen.sorted(),
-		})
+		d := snapshot.TaskDelta{
+			Task: t.id, States: t.states(), From: a.chainEnd(t, p), To: id, Len: len(ack.frozen.vals), Entries: ack.frozen.sorted(),
+		}
+		d.Full = d.From == 0 && t.rescaled
+		if len(ack.inflight) > 0 {
+			d.InFlight = a.p.w.x.encodeParcels(ack.inflight)
+		}
+		deltas = append(deltas, d)
 	}
-	runs := map[element.TaskID]snapshot.RunRef{}
+	runs := map[element.TaskID]snapshot.Persisted{}
 	a.io(a.stop(p), func() error {
-		if w := a.p.w; w.cfg.script.declines() || (w.tolerable != 0 && !w.healed && w.chance(12)) {
+		if w := a.p.w; w.cfg.script.declines() || w.declines(a.p) {
 			return fault.Restartf(fault.CheckpointDir, "no space for a moment")
 		}
-		refs, err := a.p.repo.Persist(context.Background(), p.name, deltas)
-		for i := range refs {
-			if ref := refs[i].Run; !ref.IsZero() {
-				runs[deltas[i].Task] = ref
-			}
+		written, err := a.p.repo.Persist(context.Background(), p.name, deltas)
+		for i := range written {
+			runs[deltas[i].Task] = written[i]
 		}
 		return err
 	}, func(err error) {
@@ -135,10 +138,10 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 			continue
 		}
 		runs := a.chainOf(t)
-		if run, ok := p.runs[t.id]; ok && (a.p.w.cfg.Bug != ChainHole || id%3 != 0) {
+		if run := p.runs[t.id].Run; !run.IsZero() && (a.p.w.cfg.Bug != ChainHole || id%3 != 0) {
 			runs = append(runs, run)
 		}
-		root.Tasks = append(root.Tasks, snapshot.TaskEntry{Task: t.id, Positions: []element.Position{ack.position}, States: stateInfo, Runs: runs})
+		root.Tasks = append(root.Tasks, a.entry(p, t, ack, runs))
 	}
 	p.root = root
 	var ref snapshot.RootRef
@@ -153,6 +156,32 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 		}
 		a.done(event{kind: evRoot, id: id, root: ref, err: err})
 	})
+}
+
+// declines reports that the changes of a checkpoint cannot be written, where that is tolerated. Now and then its flush
+// fails, too.
+func (w *world) declines(p *process) bool {
+	if w.tolerable == 0 || w.healed || !w.chance(12) {
+		return false
+	}
+	if w.chance(20) {
+		w.arm(netFault{kind: netLoseReply, match: kApplyProduce, count: maxTries + 1, p: p})
+	}
+	return true
+}
+
+// entry is what the root says of a task.
+func (a *attempt) entry(p *pending, t *task, ack taskAck, runs []snapshot.RunRef) snapshot.TaskEntry {
+	e := snapshot.TaskEntry{Task: t.id, States: t.states(), Runs: runs}
+	if t.in == nil {
+		e.Positions = []element.Position{ack.position}
+		return e
+	}
+	e.Parallelism, e.MaxParallelism = a.p.parallelism, a.p.w.x.groups
+	if run := p.runs[t.id].InFlight; !run.IsZero() {
+		e.InFlight = []snapshot.RunRef{run}
+	}
+	return e
 }
 
 // starts reports that a checkpoint is the one that commits the start position of a task, which has not taken a record yet.

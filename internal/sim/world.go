@@ -30,6 +30,7 @@ type world struct {
 	counts                Counts
 	interval              time.Duration // of checkpoints
 	concurrent, tolerable int           // checkpoints in flight, failures in a row
+	x                     *exchange     // nil: the application has none
 	fibers                []*fiber
 	fine                  bool          // calls of the repository that read are cut into steps
 	long                  bool          // much time passes
@@ -217,6 +218,9 @@ func (w *world) quiet() bool {
 		if c := b.group.committed[i]; !c.found || c.offset < int64(len(b.in[i].recs)) {
 			return false
 		}
+	}
+	if w.check.inFlight > 0 {
+		return false
 	}
 	for _, t := range b.txns {
 		if t.state == ongoing || t.state == preparing {
