@@ -32,6 +32,7 @@ const (
 type operations struct {
 	s       *service
 	metrics *metrics
+	control *control // between openControl and the end
 
 	doing atomic.Pointer[string] // what the start does at the moment
 	over  chan struct{}          // closed when the engine has ended

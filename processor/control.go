@@ -86,38 +86,43 @@ func ensureControlTopic(ctx context.Context, cl *kgo.Client, application string)
 // control reads the commands to all instances. Its goroutine is started by openControl and ended by close, as are those of
 // the commands.
 type control struct {
-	s    *service
-	cl   *kgo.Client
-	ctx  context.Context // of the reading
-	stop context.CancelFunc
-	done chan struct{}   // closed when the reading has ended
-	work context.Context // of the commands
-	kill context.CancelFunc
-	runs sync.WaitGroup
-	slot chan struct{}
+	s     *service
+	cl    *kgo.Client
+	ctx   context.Context // of the reading
+	stop  context.CancelFunc
+	tried chan struct{}   // closed when the end of the topic was looked for once
+	done  chan struct{}   // closed when the reading has ended
+	work  context.Context // of the commands
+	kill  context.CancelFunc
+	runs  sync.WaitGroup
+	slot  chan struct{}
 }
 
-// openControl finds the end of the control topic, so that no command is missed which comes after the instance has become a
-// member of the group. Where that does not go, the service does without until it does.
-func (s *service) openControl(ctx context.Context) error {
-	s.ops.starting("looking for commands")
+// openControl begins to look for the end of the control topic.
+func (s *service) openControl(context.Context) error {
 	cl, err := kafka.NewClient(s.kafka(), kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(1<<20), kgo.FetchMaxPartitionBytes(1<<20),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.ProducerBatchMaxBytes(maxControlRecord+1024), kgo.DisableIdempotentWrite())
 	if err != nil {
 		return fmt.Errorf("client of the control topic: %w", err)
 	}
-	c := &control{s: s, cl: cl, done: make(chan struct{}), slot: make(chan struct{}, maxControlRuns)}
+	c := &control{s: s, cl: cl, tried: make(chan struct{}), done: make(chan struct{}), slot: make(chan struct{}, maxControlRuns)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.work, c.kill = context.WithCancel(context.Background())
-	bounded, cancel := context.WithTimeout(ctx, controlOpen)
-	defer cancel()
-	at, err := c.end(bounded)
-	if err != nil && ctx.Err() == nil {
-		s.log.Warn("commands to all instances do not reach this one: trying on beside the work", "topic", ControlTopic(s.plan.Application), "error", err)
-	}
-	go c.run(at, err == nil)
-	s.ops.starting("joining the group " + s.plan.Application)
+	s.ops.control = c
+	go c.run()
 	s.onClose(func() error { c.close(); return nil })
+	return nil
+}
+
+// awaitControl waits until the end of the control topic is known, so that no command is missed which comes after the instance
+// has become a member of the group. Where that does not go, the service does without until it does.
+func (s *service) awaitControl(ctx context.Context) error {
+	select {
+	case <-s.ops.control.tried:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.ops.starting("joining the group " + s.plan.Application)
 	return nil
 }
 
@@ -125,7 +130,7 @@ func (s *service) openControl(ctx context.Context) error {
 func (c *control) close() {
 	c.stop()
 	<-c.done
-	late := time.AfterFunc(controlReply, c.kill)
+	late := time.AfterFunc(max(0, c.s.closeBudget(controlReply)), c.kill)
 	c.runs.Wait()
 	late.Stop()
 	c.kill()
@@ -144,17 +149,21 @@ func (c *control) end(ctx context.Context) (int64, error) {
 }
 
 // run reads until close.
-func (c *control) run(at int64, found bool) {
+func (c *control) run() {
 	defer close(c.done)
 	topic := ControlTopic(c.s.plan.Application)
-	var err error
-	for !found {
+	bounded, cancel := context.WithTimeout(c.ctx, controlOpen)
+	at, err := c.end(bounded)
+	cancel()
+	if err != nil && c.ctx.Err() == nil {
+		c.s.log.Warn("commands to all instances do not reach this one: trying on beside the work", "topic", topic, "error", err)
+	}
+	close(c.tried)
+	for err != nil {
 		if sleep(c.ctx, controlRetry) != nil {
 			return
 		}
-		if at, err = c.end(c.ctx); err == nil {
-			found = true
-		}
+		at, err = c.end(c.ctx)
 	}
 	// The offset is that of the end at the start. When it is gone, so are the commands: the next one is at the beginning.
 	c.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(at)}})

@@ -96,7 +96,7 @@ func (s *service) kafka() kafka.Config {
 
 // open checks and opens everything, cheapest and most local first.
 func (s *service) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openCheckpoints, s.openLocal, s.openControl, s.openKafka}
+	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openControl, s.openCheckpoints, s.openLocal, s.awaitControl, s.openKafka}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
