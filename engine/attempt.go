@@ -35,9 +35,10 @@ type attempt struct {
 	par      parallelism // of the exchanges
 	brake    *brake      // nil without exchanges
 	wholes   *wholes
-	requests []*request // that wait for a checkpoint
-	redrawn  bool       // the assignment has changed: this attempt ends with a last checkpoint, and the next one has the new partitions
-	finished bool       // all inputs have ended
+	requests []*request                       // that wait for a checkpoint
+	ends     map[element.TopicPartition]int64 // of the partitions that it began with, of those that have one
+	redrawn  bool                             // the assignment has changed: this attempt ends with a last checkpoint, and the next one has the new partitions
+	finished bool                             // all inputs have ended
 
 	joining     *intake                           // partitions on their way in; one intake at a time
 	joined      chan *intake                      // the same when its goroutine is done with it
@@ -137,7 +138,7 @@ func (a *attempt) prepare() error {
 	if a.sink, err = a.r.ports.NewSink(); err != nil {
 		return fmt.Errorf("open sinks: %w", err)
 	}
-	a.lastID = max(a.lastID, in.lastID)
+	a.lastID, a.ends = max(a.lastID, in.lastID), in.ends
 	maps.DeleteFunc(a.kept, func(id element.TaskID, k *keptState) bool { // before others are read in its place
 		return decisions[id].Root != k.root
 	})
@@ -185,7 +186,13 @@ func (a *attempt) startAll() error {
 		}
 	}
 	var err error
-	if a.source, err = a.r.ports.NewSource(positions); err != nil {
+	if len(a.ends) == 0 {
+		a.source, err = a.r.ports.NewSource(positions)
+	} else if a.source, err = a.r.ports.NewSource(nil); err == nil {
+		a.source.SetEnds(a.ends)
+		err = a.source.Add(positions...)
+	}
+	if err != nil {
 		return fmt.Errorf("open source: %w", err)
 	}
 	a.feed.pause, a.feed.resume = a.source.Pause, a.source.Resume

@@ -78,9 +78,7 @@ func (t *task) cut(id element.CheckpointID, forward gate.Barrier) (taskAck, erro
 	frozen := t.freeze(id)
 	failpoint.Hit(failpoint.FreezeAfter)
 	t.out.Barrier(id)
-	if !t.ended {
-		t.outs.barrier(forward)
-	}
+	t.outs.barrier(forward) // also behind the end: a barrier may overtake what lies before both
 	failpoint.Hit(failpoint.BarrierAfter)
 	ack := taskAck{
 		position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, stateBytes: t.state.Bytes(), sync: time.Since(start), at: start,

@@ -58,7 +58,7 @@ func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
 		return ctx.Err()
 	}
 	if !q.full() {
-		q.put(d)
+		hand(q, d)
 		return nil
 	}
 	stall := time.NewTimer(stallLimit)
@@ -68,7 +68,7 @@ func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
 		case <-f.popped:
 		case <-stall.C:
 			if ctx.Err() == nil && f.otherStarves(d.From) {
-				q.put(d)
+				hand(q, d)
 				f.pause(d.From)
 				// Only now may the task resume it: were the mark set first, the task could drain the inbox and resume
 				// between the mark and the pause, and nobody would ever resume again.
@@ -85,7 +85,7 @@ func (f *feeder) deliver(ctx context.Context, d element.Delivery) error {
 			return ctx.Err()
 		}
 	}
-	q.put(d)
+	hand(q, d)
 	return nil
 }
 
@@ -105,5 +105,13 @@ func (f *feeder) tookOne() {
 	select {
 	case f.popped <- struct{}{}:
 	default:
+	}
+}
+
+// hand puts a delivery into an inbox, and the end of its partition behind it.
+func hand(q *inbox, d element.Delivery) {
+	q.put(d)
+	if d.Ended {
+		q.end()
 	}
 }

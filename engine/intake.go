@@ -25,9 +25,10 @@ type intake struct {
 	lastID element.CheckpointID                     // highest id in any handle seen
 	roots  map[snapshot.RootRef]snapshot.LoadedRoot // that the handles name
 	topics map[string]Topic
-	from   []opened                // the savepoint to start from, until the state is read
-	origin []snapshot.SavepointRef // the same, when a task starts from it
-	tasks  []*owned                // what comes of it, in the order of their ids
+	from   []opened                         // the savepoint to start from, until the state is read
+	origin []snapshot.SavepointRef          // the same, when a task starts from it
+	tasks  []*owned                         // what comes of it, in the order of their ids
+	ends   map[element.TopicPartition]int64 // before which partitions end, of those that do
 }
 
 func (a *attempt) newIntake(since map[element.TopicPartition]uint64) *intake {
@@ -176,6 +177,29 @@ func (in *intake) readFacts() error {
 			TopicPartition: tp, TopicID: topics[tp.Topic].ID, Partitions: topics[tp.Topic].Partitions,
 			Found: c.Found, Offset: c.Offset, Metadata: c.Metadata,
 		}}})
+	}
+	// The ends come before any start: that of a fresh partition is resolved while the group has no offset of it.
+	return in.readEnds()
+}
+
+// readEnds learns where the partitions end.
+func (in *intake) readEnds() error {
+	in.ends = map[element.TopicPartition]int64{}
+	for _, src := range in.a.r.plan.Sources {
+		var tps []element.TopicPartition
+		for _, tp := range in.partitions() {
+			if tp.Topic == src.Topic {
+				tps = append(tps, tp)
+			}
+		}
+		if len(tps) == 0 || !src.End.Bounded() {
+			continue
+		}
+		ends, err := in.a.r.ports.Offsets.Ends(in.ctx, src.End, tps)
+		if err != nil {
+			return fmt.Errorf("end of source %s: %w", src.Name, err)
+		}
+		maps.Copy(in.ends, ends)
 	}
 	return nil
 }

@@ -39,6 +39,7 @@ func (a *attempt) reconcile() error {
 		}
 	}
 	switch {
+	case a.finished: // whoever goes on has them
 	case len(gained) > 0 && a.stop.Err() == nil && a.brake != nil:
 		a.redraw()
 	case len(gained) > 0 && a.stop.Err() == nil:
@@ -115,6 +116,9 @@ func (a *attempt) onJoined(err error) error {
 	a.lastID = max(a.lastID, in.lastID)
 	if err := a.execute(a.co.Raise(a.now(), in.lastID)); err != nil {
 		return err
+	}
+	if len(in.ends) > 0 {
+		a.source.SetEnds(in.ends)
 	}
 	early := false
 	for _, t := range in.tasks {

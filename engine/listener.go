@@ -32,6 +32,9 @@ type Listener struct {
 	CheckpointCompleted func(checkpoint.CheckpointStats)
 	// CheckpointAbandoned: a failure was tolerated; what the checkpoints would have covered is that of the next one.
 	CheckpointAbandoned func(ids []element.CheckpointID, reason checkpoint.FailureReason, err error)
+	// Finished: all inputs of this instance have ended and everything is committed; over says that this holds for the
+	// application as a whole.
+	Finished func(over bool)
 	// SavepointUnusable: the savepoint that was cut along with the checkpoint cannot be read; the checkpoint is.
 	SavepointUnusable func(task element.TaskID, ref snapshot.SavepointRef, err error)
 	// StartedFrom: tasks start from the savepoint that was asked for, or do not since they come from it already.

@@ -45,6 +45,12 @@ type Offsets interface {
 	Stable(ctx context.Context, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error)
 	// Start resolves the start position of partitions that have no committed offset.
 	Start(ctx context.Context, start topology.Start, tps []element.TopicPartition) (map[element.TopicPartition]int64, error)
+	// Ends gives the offsets before which partitions of a source end; it is empty for a source without an end. It is asked
+	// before the first position of a partition is committed, and answers the same for as long as the run lasts.
+	Ends(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error)
+	// ForgetEnds is told when all inputs of this instance have ended and that is committed. over says that this holds for the
+	// whole application, whose run is over then: the next start begins a new one.
+	ForgetEnds(ctx context.Context, sources []topology.SourcePlan) (over bool, err error)
 	// Topics gives what the cluster knows of topics now.
 	Topics(ctx context.Context, names []string) (map[string]Topic, error)
 }
@@ -60,6 +66,8 @@ type Topic struct {
 type Source interface {
 	// Run delivers until ctx ends or an error that the client cannot cure. deliver may block.
 	Run(ctx context.Context, deliver func(context.Context, element.Delivery) error) error
+	// SetEnds says before which offsets partitions end; it comes before their Add.
+	SetEnds(ends map[element.TopicPartition]int64)
 	// Add begins to deliver further partitions, each from its position on. A delivery of the same partition from before
 	// an earlier Remove never comes after it.
 	Add(positions ...element.Position) error

@@ -106,7 +106,11 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
-		if errors.Is(err, errStopped) || errors.Is(err, errFinished) {
+		if errors.Is(err, errFinished) {
+			r.ended(n, nil, fault.Stop, 0)
+			return r.finish(work)
+		}
+		if errors.Is(err, errStopped) {
 			r.ended(n, nil, fault.Stop, 0)
 			return nil
 		}
@@ -151,6 +155,18 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// finish ends a bounded run: everything that this instance had is committed. What is left to others goes on there.
+func (r *Runner) finish(ctx context.Context) error {
+	over, err := r.ports.Offsets.ForgetEnds(ctx, r.plan.Sources)
+	if err != nil {
+		return fmt.Errorf("all inputs have ended and everything is committed, but the ends of this run are still kept: %w", err)
+	}
+	if r.lis.Finished != nil {
+		r.lis.Finished(over)
+	}
+	return nil
 }
 
 // awaitChange gives the group time to take away what it has asked for: it names it as assigned until the last checkpoint

@@ -11,9 +11,12 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// sliceRecords is how many records of a delivery a task with exchanges behind it processes at most before it looks for
-// barriers and for room again.
-const sliceRecords = 256
+// A task processes at most so many records of a delivery before it looks for barriers, and for room in the channels behind it
+// if there are any, again. See pace.
+const (
+	chainRecords = 1024
+	sliceRecords = 256
+)
 
 // task is one stage on one partition of a source, or one subtask of an exchange. Everything in it belongs to the goroutine
 // of run, but for inbox, bell and what is atomic.
@@ -30,7 +33,7 @@ type task struct {
 	report func(event) // to the coordinator loop; drops the event when the attempt is over
 
 	position element.Position // of a source task: the next offset to process
-	rest     element.Delivery // what is left of the delivery at work; only with exchanges behind the task
+	rest     element.Delivery // what is left of the delivery at work
 	working  bool             // there is such a rest
 	moved    bool             // something was processed since the last barrier
 	halted   bool             // takes no record any more, and no timer fires
@@ -169,17 +172,8 @@ func (t *task) notice(it item) error {
 // limit, so its barrier comes; nothing else waits for this task. The same holds while a task behind an exchange is in that
 // position, which must not stop by itself: its barrier lies behind records.
 func (t *task) takeDelivery() (bool, error) {
-	if t.outs.none() {
-		if t.state.UncommittedBytes() > 2*t.limit.Load() && !t.inbox.hasBarrier() {
-			return false, nil
-		}
-		it, ok := t.inbox.tryPop()
-		if !ok {
-			return false, nil
-		}
-		return true, t.takeItem(it)
-	}
-	// Behind an exchange a barrier has a long way to go, so it does not wait for what is only fetched: S is where the task is.
+	// A barrier does not wait for what is only fetched: S is where the task is. Behind thousands of records and a slow step it
+	// would take longer than the checkpoint may.
 	if it, ok := t.inbox.popBarrier(); ok {
 		return true, t.onBarrier(it.barrier)
 	}
@@ -198,7 +192,7 @@ func (t *task) takeDelivery() (bool, error) {
 		t.rest, t.working = it.delivery, true
 	}
 	part := t.rest
-	if n := min(sliceRecords, t.pace.most()); len(part.Records) > n {
+	if n := min(t.slice(), t.pace.most()); len(part.Records) > n {
 		part.Records = part.Records[:n]
 		part.Next = part.Records[n-1].Offset + 1
 		t.rest.Records = t.rest.Records[n:]
@@ -206,6 +200,14 @@ func (t *task) takeDelivery() (bool, error) {
 		t.rest, t.working = element.Delivery{}, false
 	}
 	return true, t.process(part)
+}
+
+// slice is how many records make one turn.
+func (t *task) slice() int {
+	if t.outs.none() {
+		return chainRecords
+	}
+	return sliceRecords
 }
 
 // takeItem serves what stood in order in the inbox.

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -42,8 +43,9 @@ type world struct {
 	grew       chan struct{} // closed and replaced when a log grows
 	staleReads int           // stable reads that give nothing although something is committed
 
-	plain    bool          // at least once: output is there when it is written
-	lag      time.Duration // until a member knows what it owns, at most; commits count by what it really owns
+	plain    bool                             // at least once: output is there when it is written
+	ends     map[element.TopicPartition]int64 // of a bounded run
+	lag      time.Duration                    // until a member knows what it owns, at most; commits count by what it really owns
 	slowDrop time.Duration
 	onSeal   func(id element.CheckpointID) error
 	onCommit func(c checkpoint.Commit) (apply bool, err error)
@@ -69,7 +71,7 @@ type member struct {
 const app = "world"
 
 func newWorld(t *testing.T, partitions int) *world {
-	w := &world{t: t, dir: t.TempDir(), logs: make([][]element.Record, partitions), committed: map[element.TopicPartition]Committed{}, grew: make(chan struct{})}
+	w := &world{t: t, dir: t.TempDir(), logs: make([][]element.Record, partitions), committed: map[element.TopicPartition]Committed{}, grew: make(chan struct{}), ends: map[element.TopicPartition]int64{}}
 	w.member = w.join("i1")
 	w.assign(partitions)
 	return w
@@ -236,6 +238,33 @@ func (m *member) Start(_ context.Context, start topology.Start, tps []element.To
 	return out, nil
 }
 
+func (m *member) Ends(_ context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
+	w := m.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := map[element.TopicPartition]int64{}
+	for _, p := range tps {
+		if _, known := w.ends[p]; !known && end.Bounded() {
+			w.ends[p] = int64(len(w.logs[p.Partition]))
+		}
+		out[p] = w.ends[p]
+	}
+	return out, nil
+}
+
+func (m *member) ForgetEnds(context.Context, []topology.SourcePlan) (bool, error) {
+	w := m.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for p, end := range w.ends {
+		if w.committed[p].Offset < end {
+			return false, nil
+		}
+	}
+	clear(w.ends)
+	return true, nil
+}
+
 func (m *member) Topics(_ context.Context, names []string) (map[string]Topic, error) {
 	out := map[string]Topic{}
 	for _, n := range names {
@@ -302,8 +331,27 @@ func (m *member) Abort(context.Context) error {
 
 // worldSource delivers the logs in small pieces.
 type worldSource struct {
-	w    *world
-	next []element.Position
+	w     *world
+	next  []element.Position
+	ends  map[element.TopicPartition]int64
+	ended map[element.TopicPartition]bool
+}
+
+func (s *worldSource) SetEnds(ends map[element.TopicPartition]int64) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.ends == nil {
+		s.ends, s.ended = map[element.TopicPartition]int64{}, map[element.TopicPartition]bool{}
+	}
+	maps.Copy(s.ends, ends)
+}
+
+// end gives where a partition ends, if it does.
+func (s *worldSource) end(p element.Position) int64 {
+	if end, ok := s.ends[p.TopicPartition]; ok {
+		return end
+	}
+	return math.MaxInt64
 }
 
 func (s *worldSource) Add(ps ...element.Position) error {
@@ -331,15 +379,21 @@ func (s *worldSource) Run(ctx context.Context, deliver func(context.Context, ele
 		var d element.Delivery
 		for i := range s.next {
 			pos := &s.next[i]
-			if log := s.w.logs[pos.Partition]; int(pos.Offset) < len(log) {
-				n := min(len(log)-int(pos.Offset), 1+rand.IntN(20))
+			end := s.end(*pos)
+			if pos.Offset >= end && !s.ended[pos.TopicPartition] {
+				s.ended[pos.TopicPartition] = true
+				d = element.Delivery{From: pos.TopicPartition, Next: pos.Offset, LeaderEpoch: -1, Ended: true}
+				break
+			}
+			if log := s.w.logs[pos.Partition]; int64(len(log)) > pos.Offset && pos.Offset < end {
+				n := min(len(log)-int(pos.Offset), 1+rand.IntN(20), int(min(end-pos.Offset, 1<<20)))
 				d = element.Delivery{From: pos.TopicPartition, Records: slices.Clone(log[pos.Offset : int(pos.Offset)+n]), Next: pos.Offset + int64(n), LeaderEpoch: 0}
 				pos.Offset = d.Next
 				break
 			}
 		}
 		s.w.mu.Unlock()
-		if d.Next > 0 {
+		if d.Next > 0 || d.Ended {
 			if err := deliver(ctx, d); err != nil {
 				return err
 			}
@@ -566,7 +620,7 @@ func (m *member) ports() Ports {
 	}
 	return Ports{
 		Group: m, Offsets: m, Committer: m, Checkpoints: cp,
-		NewSource: func(p []element.Position) (Source, error) { return &worldSource{m.w, slices.Clone(p)}, nil },
+		NewSource: func(p []element.Position) (Source, error) { return &worldSource{w: m.w, next: slices.Clone(p)}, nil },
 		NewSink: func() (Sink, error) {
 			return &worldSink{w: m.w, m: m, writers: map[element.TaskID]bool{}, held: map[element.TaskID][]worldQueue{}}, nil
 		},
