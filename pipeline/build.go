@@ -91,6 +91,7 @@ type sourceDecl struct {
 	topic      *yamlx.Node
 	key, value format
 	options    []topology.SourceOption
+	bounded    bool // it has an end
 	ok         bool
 	picked     *sourceValue // in place of value, when only some fields need to be decoded
 }

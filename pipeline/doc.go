@@ -53,7 +53,7 @@
 //	build.go         from sections to a plan
 //	declare.go       reading the sections
 //	graph.go         names, what reads what, cycles, topics; which sources share a shape
-//	start.go         where sources begin
+//	start.go         where sources begin and end
 //	steps.go         building what was read
 //	exchange.go      group-by, rebalance, broadcast, merge; making new keys
 //	flight.go        values on their way over an exchange, in snapshots

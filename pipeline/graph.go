@@ -189,6 +189,9 @@ func (b *builder) checkTopics() {
 }
 
 func (s *sinkDecl) checkLoop(src *stream) {
+	if src.source.bounded {
+		s.loopNode.Errorf("source %s, which reads the loop, has an end: what goes round would lie behind it", src.name)
+	}
 	if w, r := s.key, src.source.key; w.codec.Name() != r.codec.Name() {
 		s.keyNode.Errorf("source %s, which reads the loop, has key: %s; the sink writes %s", src.name, r.name, w.name)
 	}

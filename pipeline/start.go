@@ -40,17 +40,16 @@ func readStart(n *yamlx.Node) []topology.SourceOption {
 
 func readStartForm(n *yamlx.Node) []topology.SourceOption {
 	o := n.Object(nil, append([]string{"others"}, startForms...)...)
-	forms := o.Has(startForms...)
-	if len(forms) != 1 {
-		n.Errorf("has %s; a start has one of: %s", listed(forms), strings.Join(startForms, ", "))
+	form := oneForm(n, o, "start", startForms)
+	if form == "" {
 		return nil
 	}
-	if others := o.Get("others"); others != nil && forms[0] != "offsets" {
+	if others := o.Get("others"); others != nil && form != "offsets" {
 		others.Errorf("belongs to offsets: it says where partitions begin that are not named there")
 	}
 	var s topology.Start
 	ok := false
-	switch v := o.Get(forms[0]); forms[0] {
+	switch v := o.Get(form); form {
 	case "timestamp":
 		var at time.Time
 		if at, ok = readInstant(v); ok {
@@ -70,11 +69,57 @@ func readStartForm(n *yamlx.Node) []topology.SourceOption {
 	return []topology.SourceOption{topology.StartAt(s)}
 }
 
-func listed(names []string) string {
-	if len(names) == 0 {
-		return "none"
+// oneForm gives the only one of the forms that is there, "" when there are none or several.
+func oneForm(n *yamlx.Node, o *yamlx.Object, what string, forms []string) string {
+	switch have := o.Has(forms...); len(have) {
+	case 1:
+		return have[0]
+	case 0:
+		n.Errorf("has none of: %s", strings.Join(forms, ", "))
+	default:
+		n.Errorf("has %s; %s has one of: %s", strings.Join(have, " and "), what, strings.Join(forms, ", "))
 	}
-	return strings.Join(names, " and ")
+	return ""
+}
+
+// endForms are those of end that need a value.
+var endForms = []string{"timestamp", "offsets"}
+
+// readEnd reads where a source ends; none is the default.
+func readEnd(n *yamlx.Node) []topology.SourceOption {
+	if n == nil {
+		return nil
+	}
+	for _, form := range endForms {
+		if n.Is(form) {
+			n.Errorf("%s needs a value; write end: {%s: …}", form, form)
+			return nil
+		}
+	}
+	var e topology.End
+	ok := false
+	if n.IsMapping() {
+		o := n.Object(nil, endForms...)
+		switch form := oneForm(n, o, "end", endForms); form {
+		case "timestamp":
+			var at time.Time
+			at, ok = readInstant(o.Get(form))
+			e = topology.EndTimestamp(at)
+		case "offsets":
+			var offsets map[int32]int64
+			offsets, ok = offsetsOf(o.Get(form))
+			e = topology.EndOffsets(offsets)
+		}
+	} else {
+		var v string
+		if v, ok = n.Enum("none", "latest"); v == "latest" {
+			e = topology.EndLatest()
+		}
+	}
+	if !ok {
+		return nil
+	}
+	return []topology.SourceOption{topology.EndAt(e)}
 }
 
 // readInstant reads a point in time: with its zone, since a file is read on many machines, or in milliseconds.
@@ -100,6 +145,17 @@ func readInstant(n *yamlx.Node) (time.Time, bool) {
 
 // readOffsets reads offsets by partition, and how the other partitions begin.
 func readOffsets(n, others *yamlx.Node) (topology.Start, bool) {
+	offsets, ok := offsetsOf(n)
+	s := topology.StartOffsets(offsets)
+	if others != nil {
+		v, known := others.Enum("earliest", "latest")
+		s, ok = s.Otherwise(starts[v]), ok && known
+	}
+	return s, ok
+}
+
+// offsetsOf reads offsets by partition, one at least.
+func offsetsOf(n *yamlx.Node) (map[int32]int64, bool) {
 	offsets, good := map[int32]int64{}, true
 	for _, e := range n.Entries() {
 		p, err := strconv.ParseInt(e.Name, 10, 32)
@@ -115,12 +171,7 @@ func readOffsets(n, others *yamlx.Node) (topology.Start, bool) {
 	if n.IsMapping() && len(n.Entries()) == 0 {
 		n.Errorf("names no partition; write for example offsets: {0: 1200, 1: 350}")
 	}
-	s := topology.StartOffsets(offsets)
-	if others != nil {
-		v, ok := others.Enum("earliest", "latest")
-		s, good = s.Otherwise(starts[v]), good && ok
-	}
-	return s, good && len(offsets) > 0
+	return offsets, good && len(offsets) > 0
 }
 
 // readOnMissing reads what happens where the position is gone from the log.

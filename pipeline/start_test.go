@@ -12,7 +12,7 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-func TestWhereSourcesBegin(t *testing.T) {
+func TestWhereSourcesBeginAndEnd(t *testing.T) {
 	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]topology.Start{
 		"committed":                              topology.Committed(),
@@ -30,6 +30,16 @@ func TestWhereSourcesBegin(t *testing.T) {
 	for text, want := range map[string]topology.Missing{"fail": topology.MissingFail, "earliest": topology.MissingEarliest, "latest": topology.MissingLatest} {
 		plan := mustBuild(t, "sources: {in: {topic: in, key: string, value: json, on-missing: "+text+"}}\nsinks: {out: {from: in, topic: out, key: string, value: json}}\n")
 		require.Equal(t, want, plan.Sources[0].OnMissing)
+	}
+	for text, want := range map[string]topology.End{
+		"none":                              topology.Unbounded(),
+		"latest":                            topology.EndLatest(),
+		"{timestamp: 2026-01-31T12:00:00Z}": topology.EndTimestamp(at),
+		"{offsets: {0: 120, 1: 0}}":         topology.EndOffsets(map[int32]int64{0: 120, 1: 0}),
+	} {
+		plan := mustBuild(t, "sources: {in: {topic: in, key: string, value: json, end: "+text+"}}\nsinks: {out: {from: in, topic: out, key: string, value: json}}\n")
+		require.True(t, want.Equal(plan.Sources[0].End), "%s: %s", text, plan.Sources[0].End)
+		require.Equal(t, text != "none", plan.Bounded())
 	}
 }
 
