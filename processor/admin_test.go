@@ -1,7 +1,6 @@
 package processor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +21,6 @@ import (
 	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
-	"github.com/millweir/millweir/internal/kafka"
-	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -101,7 +98,7 @@ func (b *bed) instance(name string) (Config, outside) {
 	return cfg, outside{b.t, cfg.DataDir}
 }
 
-// slowRestore holds the restore of states, brokenRoots the writing of root files.
+// guarded holds the restore of states, or fails the writing of root files.
 type guarded struct {
 	engine.Checkpoints
 	hold   chan struct{}
@@ -139,6 +136,44 @@ func TestC12_NotReadyWithoutABroker(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 	require.NoFileExists(t, filepath.Join(cfg.DataDir, admin.AddressFile))
+}
+
+// From the wish to stop on nobody is to count on the instance, however long its last checkpoint takes.
+func TestC47_NotReadyWhileItStops(t *testing.T) {
+	b := newBed(t)
+	cfg, o := b.instance("a")
+	hold, roots := make(chan struct{}), new(atomic.Int64)
+	cfg.Interval = 5 * time.Minute
+	cfg.Decorate = func(p *engine.Ports) { p.Checkpoints = heldRoots{p.Checkpoints, hold, roots} }
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, countPlan(t, "stopping"), cfg) }()
+	o.says("/readyz", 200, "processing")
+	b.produce(0, 100)
+	require.Eventually(t, func() bool { return roots.Load() > 0 }, 20*time.Second, 5*time.Millisecond, "a checkpoint is held")
+	stop()
+	o.says("/readyz", 503, "stopping")
+	code, _ := o.get("/livez")
+	require.Equal(t, 200, code)
+	close(hold)
+	require.NoError(t, <-done)
+}
+
+// heldRoots holds the writing of root files.
+type heldRoots struct {
+	engine.Checkpoints
+	hold  chan struct{}
+	tries *atomic.Int64
+}
+
+func (h heldRoots) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error) {
+	h.tries.Add(1)
+	select {
+	case <-h.hold:
+	case <-ctx.Done():
+		return snapshot.RootRef{}, ctx.Err()
+	}
+	return h.Checkpoints.WriteRoot(ctx, root)
 }
 
 func TestC12_ReadyWhenRestoredAndNotWhileItFails(t *testing.T) {
@@ -346,116 +381,5 @@ func TestTriggersOverTheListener(t *testing.T) {
 	require.EqualValues(t, 2, rep.Totals.Completed)
 	require.Len(t, rep.Recent, 2)
 	require.Equal(t, part.Checkpoint, rep.Committed)
-	require.NoError(t, stop())
-}
-
-func TestCommandsReachAllInstances(t *testing.T) {
-	b := newBed(t)
-	const app = "commands"
-	plan := countPlan(t, app)
-	b.groups[app] = true
-	cfgA, a := b.instance("a")
-	_, err := SendAll(t.Context(), app, cfgA, Send{Command: SavepointCommand, Timeout: 5 * time.Second})
-	require.Equal(t, fault.NotRunning, fault.CodeOf(err), err)
-
-	cfgB, o := b.instance("b")
-	done := make(chan error, 2)
-	go func() { done <- Run(context.Background(), plan, cfgA) }()
-	a.says("/readyz", 200, "processing")
-	go func() { done <- Run(context.Background(), plan, cfgB) }()
-	o.says("/readyz", 200, "processing")
-	b.produce(0, 2000)
-
-	out, err := SendAll(t.Context(), app, cfgA, Send{Command: SavepointCommand, Timeout: 10 * time.Second})
-	require.NoError(t, err)
-	require.Equal(t, fault.BadFile, fault.CodeOf(out.Err()), "no instance has a directory: %v", out.Err())
-	require.Len(t, out.Replies, 2)
-
-	dir := filepath.Join(b.dir, "savepoints")
-	out, err = SendAll(t.Context(), app, cfgA, Send{Command: SavepointCommand, Dir: dir, Timeout: 10 * time.Second})
-	require.NoError(t, err)
-	require.NoError(t, out.Err())
-	var held []string
-	for _, r := range out.Replies {
-		held = append(held, r.Partitions...)
-		sp, err := snapshot.OpenSavepoint(t.Context(), r.Path)
-		require.NoError(t, err)
-		_, err = sp.Verify(t.Context())
-		require.NoError(t, errors.Join(err, sp.Close()))
-	}
-	require.ElementsMatch(t, []string{inTopic() + "/0", inTopic() + "/1", inTopic() + "/2", inTopic() + "/3"}, held)
-
-	out, err = SendAll(t.Context(), app, cfgA, Send{Command: "dance", Timeout: 10 * time.Second})
-	require.NoError(t, err)
-	require.ErrorContains(t, out.Err(), `does not know the command "dance"`)
-	// Garbage in the topic is passed over.
-	require.NoError(t, b.cl.ProduceSync(t.Context(), &kgo.Record{Topic: ControlTopic(app), Value: []byte("{")}, &kgo.Record{Topic: ControlTopic(app), Value: bytes.Repeat([]byte("x"), maxControlRecord+1)}).FirstErr())
-
-	out, err = SendAll(t.Context(), app, cfgA, Send{Command: CancelCommand, Savepoint: true, Dir: dir, Timeout: 20 * time.Second})
-	require.NoError(t, err)
-	require.NoError(t, out.Err())
-	require.Len(t, out.Replies, 2)
-	for range 2 {
-		require.NoError(t, <-done)
-	}
-	list, err := snapshot.ListSavepoints(t.Context(), dir)
-	require.NoError(t, err)
-	require.Len(t, list, 4)
-}
-
-func TestAMemberThatDoesNotReplyIsNamed(t *testing.T) {
-	b := newBed(t)
-	const app = "silent"
-	b.groups[app] = true
-	g, err := kafkasrc.JoinGroup(t.Context(), kafkasrc.GroupConfig{Kafka: kafka.Config{Brokers: []string{b.addr}}, Group: app, InstanceID: "mute", Topics: []string{inTopic()}})
-	require.NoError(t, err)
-	defer g.Close()
-	require.Eventually(t, func() bool { return g.Current().Member }, 20*time.Second, 10*time.Millisecond)
-	out, err := SendAll(t.Context(), app, b.config(), Send{Command: CheckpointCommand, Timeout: time.Second})
-	require.NoError(t, err)
-	require.Equal(t, fault.NotRunning, fault.CodeOf(out.Err()))
-	require.ErrorContains(t, out.Err(), "mute")
-	require.ErrorContains(t, out.Err(), "no reply within 1s")
-	_, err = PlanReset(t.Context(), app, b.config())
-	require.Equal(t, fault.GroupActive, fault.CodeOf(err))
-	require.ErrorContains(t, err, "mute")
-}
-
-func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
-	b := newBed(t)
-	const app = "resets"
-	plan := countPlan(t, app)
-	cfg, _ := b.instance("a")
-	cfg.Backend = Badger
-	cfg = cfg.withDefaults()
-	b.produce(0, 500)
-	stop := b.start(plan, cfg)
-	require.Eventually(t, func() bool { return b.lag(app) == 0 }, 20*time.Second, 20*time.Millisecond)
-	_, err := PlanReset(t.Context(), app, cfg)
-	require.Equal(t, fault.GroupActive, fault.CodeOf(err))
-	require.NoError(t, stop())
-
-	foreign := filepath.Join(cfg.CheckpointsDir, app, "mine")
-	require.NoError(t, os.WriteFile(foreign, nil, 0o600))
-	r, err := PlanReset(t.Context(), app, cfg)
-	require.NoError(t, err)
-	require.Equal(t, 4, r.Offsets)
-	require.Equal(t, []string{app + "-checkpoints", app + "-control"}, r.Topics)
-	require.Positive(t, r.Files)
-	require.Len(t, r.Local, 1)
-	require.Equal(t, []string{app + "/mine"}, r.Foreign)
-	require.NoError(t, r.Do(t.Context()))
-	require.FileExists(t, foreign)
-	require.NoDirExists(t, r.Local[0])
-	again, err := PlanReset(t.Context(), app, cfg)
-	require.NoError(t, err)
-	require.True(t, again.Empty(), "%+v", again)
-	require.NoError(t, again.Do(t.Context()), "nothing to do is no error")
-
-	var fresh atomic.Int64
-	cfg.Listener.AttemptStarted = func(i engine.AttemptInfo) { fresh.Store(int64(i.Fresh)) }
-	stop = b.start(plan, cfg)
-	require.Eventually(t, func() bool { return b.lag(app) == 0 }, 20*time.Second, 20*time.Millisecond)
-	require.EqualValues(t, 4, fresh.Load())
 	require.NoError(t, stop())
 }

@@ -1,0 +1,132 @@
+package processor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasrc"
+	"github.com/millweir/millweir/snapshot"
+)
+
+func TestCommandsReachAllInstances(t *testing.T) {
+	b := newBed(t)
+	const app = "commands"
+	plan := countPlan(t, app)
+	b.groups[app] = true
+	cfgA, a := b.instance("a")
+	_, err := SendAll(t.Context(), app, cfgA, Send{Command: SavepointCommand, Timeout: 5 * time.Second})
+	require.Equal(t, fault.NotRunning, fault.CodeOf(err), err)
+
+	cfgB, o := b.instance("b")
+	done := make(chan error, 2)
+	go func() { done <- Run(context.Background(), plan, cfgA) }()
+	a.says("/readyz", 200, "processing")
+	go func() { done <- Run(context.Background(), plan, cfgB) }()
+	o.says("/readyz", 200, "processing")
+	b.produce(0, 2000)
+
+	out, err := SendAll(t.Context(), app, cfgA, Send{Command: SavepointCommand, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	require.Equal(t, fault.BadFile, fault.CodeOf(out.Err()), "no instance has a directory: %v", out.Err())
+	require.Len(t, out.Replies, 2)
+
+	dir := filepath.Join(b.dir, "savepoints")
+	out, err = SendAll(t.Context(), app, cfgA, Send{Command: SavepointCommand, Dir: dir, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	require.NoError(t, out.Err())
+	var held []string
+	for _, r := range out.Replies {
+		held = append(held, r.Partitions...)
+		sp, err := snapshot.OpenSavepoint(t.Context(), r.Path)
+		require.NoError(t, err)
+		_, err = sp.Verify(t.Context())
+		require.NoError(t, errors.Join(err, sp.Close()))
+	}
+	require.ElementsMatch(t, []string{inTopic() + "/0", inTopic() + "/1", inTopic() + "/2", inTopic() + "/3"}, held)
+
+	out, err = SendAll(t.Context(), app, cfgA, Send{Command: "dance", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	require.ErrorContains(t, out.Err(), `does not know the command "dance"`)
+	// Garbage in the topic is passed over.
+	require.NoError(t, b.cl.ProduceSync(t.Context(), &kgo.Record{Topic: ControlTopic(app), Value: []byte("{")}, &kgo.Record{Topic: ControlTopic(app), Value: bytes.Repeat([]byte("x"), maxControlRecord+1)}).FirstErr())
+
+	out, err = SendAll(t.Context(), app, cfgA, Send{Command: CancelCommand, Savepoint: true, Dir: dir, Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	require.NoError(t, out.Err())
+	require.Len(t, out.Replies, 2)
+	for range 2 {
+		require.NoError(t, <-done)
+	}
+	list, err := snapshot.ListSavepoints(t.Context(), dir)
+	require.NoError(t, err)
+	require.Len(t, list, 4)
+}
+
+func TestAMemberThatDoesNotReplyIsNamed(t *testing.T) {
+	b := newBed(t)
+	const app = "silent"
+	b.groups[app] = true
+	g, err := kafkasrc.JoinGroup(t.Context(), kafkasrc.GroupConfig{Kafka: kafka.Config{Brokers: []string{b.addr}}, Group: app, InstanceID: "mute", Topics: []string{inTopic()}})
+	require.NoError(t, err)
+	defer g.Close()
+	require.Eventually(t, func() bool { return g.Current().Member }, 20*time.Second, 10*time.Millisecond)
+	out, err := SendAll(t.Context(), app, b.config(), Send{Command: CheckpointCommand, Timeout: time.Second})
+	require.NoError(t, err)
+	require.Equal(t, fault.NotRunning, fault.CodeOf(out.Err()))
+	require.ErrorContains(t, out.Err(), "mute")
+	require.ErrorContains(t, out.Err(), "no reply within 1s")
+	_, err = PlanReset(t.Context(), app, b.config())
+	require.Equal(t, fault.GroupActive, fault.CodeOf(err))
+	require.ErrorContains(t, err, "mute")
+}
+
+func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
+	b := newBed(t)
+	const app = "resets"
+	plan := countPlan(t, app)
+	cfg, _ := b.instance("a")
+	cfg.Backend = Badger
+	cfg = cfg.withDefaults()
+	b.produce(0, 500)
+	stop := b.start(plan, cfg)
+	require.Eventually(t, func() bool { return b.lag(app) == 0 }, 20*time.Second, 20*time.Millisecond)
+	_, err := PlanReset(t.Context(), app, cfg)
+	require.Equal(t, fault.GroupActive, fault.CodeOf(err))
+	require.NoError(t, stop())
+
+	foreign := filepath.Join(cfg.CheckpointsDir, app, "mine")
+	require.NoError(t, os.WriteFile(foreign, nil, 0o600))
+	r, err := PlanReset(t.Context(), app, cfg)
+	require.NoError(t, err)
+	require.Equal(t, 4, r.Offsets)
+	require.Equal(t, []string{app + "-checkpoints", app + "-control"}, r.Topics)
+	require.Positive(t, r.Files)
+	require.Len(t, r.Local, 1)
+	require.Equal(t, []string{app + "/mine"}, r.Foreign)
+	require.NoError(t, r.Do(t.Context()))
+	require.FileExists(t, foreign)
+	require.NoDirExists(t, r.Local[0])
+	again, err := PlanReset(t.Context(), app, cfg)
+	require.NoError(t, err)
+	require.True(t, again.Empty(), "%+v", again)
+	require.NoError(t, again.Do(t.Context()), "nothing to do is no error")
+
+	var fresh atomic.Int64
+	cfg.Listener.AttemptStarted = func(i engine.AttemptInfo) { fresh.Store(int64(i.Fresh)) }
+	stop = b.start(plan, cfg)
+	require.Eventually(t, func() bool { return b.lag(app) == 0 }, 20*time.Second, 20*time.Millisecond)
+	require.EqualValues(t, 4, fresh.Load())
+	require.NoError(t, stop())
+}
