@@ -35,6 +35,12 @@ type Listener struct {
 	// Finished: all inputs of this instance have ended and everything is committed; over says that this holds for the
 	// application as a whole.
 	Finished func(over bool)
+	// ForgetFailed: the checkpoints were to be deleted with the cancel, and stay, because it could not be committed that
+	// nothing needs them.
+	ForgetFailed func(error)
+	// StartsEmpty: a task starts without state at a committed position, as its handle says: after a cancel that deleted the
+	// checkpoints, or without checkpoints.
+	StartsEmpty func(task element.TaskID, at element.CheckpointName)
 	// SavepointUnusable: the savepoint that was cut along with the checkpoint cannot be read; the checkpoint is.
 	SavepointUnusable func(task element.TaskID, ref snapshot.SavepointRef, err error)
 	// StartedFrom: tasks start from the savepoint that was asked for, or do not since they come from it already.

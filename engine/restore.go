@@ -89,6 +89,9 @@ func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision)
 	case snapshot.Fresh:
 		t.fresh, t.origin = true, in.origin
 	case snapshot.StartEmpty:
+		if in.a.r.lis.StartsEmpty != nil && d.Root.Name.ID > 0 && !t.exchange {
+			in.a.r.lis.StartsEmpty(t.id, d.Root.Name)
+		}
 		t.origin = in.origin
 	case snapshot.Restore, snapshot.Recovered:
 		t.recovered = d.Kind == snapshot.Recovered

@@ -283,6 +283,11 @@ func (m *member) Init(context.Context) error {
 }
 
 func (m *member) CommitInitial(ctx context.Context, c checkpoint.Commit) error {
+	m.w.mu.Lock()
+	if m.sealed == 0 && len(m.open) == 0 {
+		m.sealed = c.Name.ID // in a transaction of its own
+	}
+	m.w.mu.Unlock()
 	return m.commit(c)
 }
 

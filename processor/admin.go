@@ -415,6 +415,9 @@ func (s *service) cancel(_ context.Context, deleteState bool) {
 		return
 	}
 	s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
+	if r := s.runner.Load(); r != nil && deleteState {
+		r.Forget()
+	}
 	if s.cfg.Stopping != nil {
 		s.cfg.Stopping()
 	}

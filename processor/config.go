@@ -162,7 +162,8 @@ type Config struct {
 	Decorate func(*engine.Ports)
 
 	local     localPace
-	goneGrace time.Duration // for tests: in place of the grace of what instances that are gone have left
+	started   func(*service) // for tests: called when the engine is about to run
+	goneGrace time.Duration  // for tests: in place of the grace of what instances that are gone have left
 }
 
 // TransactionTimeoutFor derives the transaction timeout: a transaction lives from the end of one checkpoint to the end

@@ -135,6 +135,24 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 			user.SavepointUnusable(task, ref, err)
 		}
 	}
+	lis.ForgetFailed = func(err error) {
+		log.Warn("the checkpoints are kept although they were to be deleted with the cancel", "error", err)
+		if user.ForgetFailed != nil {
+			user.ForgetFailed(err)
+		}
+	}
+	lis.StartsEmpty = func(task element.TaskID, at element.CheckpointName) {
+		log.Info("a task starts without state at its committed offset, as was committed there", "task", task.String(), "checkpoint", at.String())
+		if user.StartsEmpty != nil {
+			user.StartsEmpty(task, at)
+		}
+	}
+	lis.Finished = func(over bool) {
+		log.Info("all inputs have ended and everything is committed", "application_over", over)
+		if user.Finished != nil {
+			user.Finished(over)
+		}
+	}
 	var looping atomic.Int64
 	lis.Looping = func(id element.CheckpointID, records int64) {
 		if n := looping.Add(1); n <= skipLogged || n%1000 == 0 {

@@ -244,8 +244,14 @@ func (s *service) run(ctx context.Context) error {
 	}
 	s.sayHow()
 	s.runner.Store(r)
+	if s.cfg.started != nil {
+		s.cfg.started(s)
+	}
 	err = r.Run(ctx)
 	s.runner.Store(nil)
+	if r.Forgotten() {
+		s.deleteCheckpoints(ctx)
+	}
 	s.farewell(ctx, err)
 	return err
 }
