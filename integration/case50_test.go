@@ -144,3 +144,15 @@ func TestC50_CheckpointsGoOnBesideAnInputWithoutRecords(t *testing.T) {
 		})
 	}
 }
+
+// Barriers go on meeting, and the work is exact, when one of two merged inputs has ended.
+func TestC50_CheckpointsGoOnBesideAnInputThatHasEnded(t *testing.T) {
+	for _, m := range []string{"aligned", "unaligned", "aligned-timeout"} {
+		t.Run(m, func(t *testing.T) {
+			t.Parallel()
+			x := exchangeSettings{Ends2: true}
+			exchangeModes[m].set(&x)
+			case50Finished(embeddedSite(t, 4).exchanges("of-two"), x)
+		})
+	}
+}
