@@ -25,6 +25,7 @@ const (
 // it is the moment to see whether they share its checkpoint directory. And from then on it is seen after a savepoint that was
 // claimed: in the instance that has the first source's first partition, of all that take part in it.
 func (a *attempt) afterImport() {
+	a.r.granted.Store(true)
 	if a.imports {
 		a.imports = false
 		mine := maps.Clone(a.byTP)

@@ -103,6 +103,9 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 	if err := in.startPositions(func(f *snapshot.TaskFacts) bool { return start.Decisions[f.Task].Kind == snapshot.Fresh }); err != nil {
 		return nil, err
 	}
+	if len(start.Known) > 0 && len(start.Origin) == 0 {
+		a.r.granted.Store(true)
+	}
 	in.tell(start)
 	return start.Decisions, nil
 }
@@ -128,14 +131,14 @@ func (in *intake) tell(start *snapshot.Start) {
 }
 
 // resolveWithoutSavepoint is for a savepoint that cannot be opened. It may have been disposed of when it was claimed, or by
-// hand; the command line may name it for ever. When everything that the group has committed here comes from a savepoint that
-// lay at these places, it is not needed. A partition without a committed offset that was there when the application began
+// hand; the command line may name it for ever. When this process has seen the wish granted, or everything that the group has
+// committed here comes from a savepoint that lay at these places, it is not needed. A partition without a committed offset that was there when the application began
 // might be in it.
 func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, want snapshot.StartInput, cause error) (map[element.TaskID]snapshot.Decision, error) {
 	if fault.RecoveryOf(cause) != fault.Stop {
 		cause = fault.Stopf(fault.Usage, "%w", cause)
 	}
-	if known, err := in.comesFrom(in.a.r.cfg.From.Paths); err != nil || !known {
+	if known, err := in.comesFrom(in.a.r.cfg.From.Paths); !in.a.r.granted.Load() && (err != nil || !known) {
 		return nil, cmp.Or(err, cause)
 	}
 	var unknown []element.TopicPartition

@@ -142,11 +142,23 @@ func TestAForkGoesOnFromTheSavepoint(t *testing.T) {
 				lis := &Listener{StartedFrom: func(i FromInfo) { from.Store(&i) }}
 				cfg := f.configOf("fork", ref.Path)
 				set(&cfg)
+				var delta atomic.Bool
+				f.wrap = func(c Checkpoints) Checkpoints {
+					return rootWatch{c, func(root *snapshot.Root) {
+						for _, e := range root.Tasks {
+							if len(e.Runs) > 0 && !e.Runs[0].Full {
+								delta.Store(true)
+							}
+						}
+					}}
+				}
 				stop := f.startPlan(c.after(t), cfg, withFrom(f.ports()), lis)
 				f.produce(200, 7)
 				f.outputsFrom(begin)
 				require.NoError(t, stop())
 				require.Zero(t, from.Load().Ignored)
+				require.False(t, delta.Load(), "the first checkpoint has the whole state")
+				f.wrap = nil
 				require.Positive(t, from.Load().Imported)
 				require.Equal(t, ref.Digest, from.Load().Origin[0].Digest)
 				require.NotContains(t, f.commits, element.CheckpointID(0), "no start position is committed")
@@ -263,6 +275,27 @@ func TestGoingBackToASavepoint(t *testing.T) {
 	}
 }
 
+// Offsets that are gone are no fresh group: that takes a word, too, and new checkpoints are above those in the store.
+func TestGoingBackToASavepointWithoutOffsets(t *testing.T) {
+	w := newWorld(t, 2)
+	ref := w.cut(countPlan(t), aligned, 200)
+	begin := contents(t, ref.Path)
+	w.committed, w.output, w.commits = map[element.TopicPartition]Committed{}, nil, nil
+	cfg := w.configOf(app, ref.Path)
+	r, err := New(countPlan(t), cfg, withFrom(w.ports()), nil)
+	require.NoError(t, err)
+	err = r.Run(t.Context())
+	require.True(t, snapshot.RefusalOf(err).Has(snapshot.ReasonOffsetsExpired), "%v", err)
+	cfg.From.AcceptDuplicates = true
+	for range 3 {
+		stop := w.startPlan(countPlan(t), cfg, withFrom(w.ports()), nil)
+		w.produce(100, 7)
+		w.outputsFrom(begin)
+		require.NoError(t, stop())
+	}
+	w.exactFrom(begin)
+}
+
 // The application's own savepoint lies in its past.
 func TestTheWishForOnesOwnSavepointIsIgnored(t *testing.T) {
 	w := newWorld(t, 3)
@@ -336,8 +369,9 @@ func TestInstancesShareASavepoint(t *testing.T) {
 	b.fork("fork")
 	var fail atomic.Bool
 	fail.Store(true)
-	a.w.onCommit = func(checkpoint.Commit) (bool, error) {
-		if fail.Load() {
+	f.onCommit = func(c checkpoint.Commit) (bool, error) {
+		theirs := slices.ContainsFunc(c.Offsets, func(o checkpoint.OffsetCommit) bool { return o.Position.Partition >= 2 })
+		if fail.Load() && theirs {
 			return false, errSpoiled
 		}
 		return true, nil
@@ -351,8 +385,13 @@ func TestInstancesShareASavepoint(t *testing.T) {
 	}
 	time.Sleep(20 * time.Millisecond)
 	f.move(a, b, 20*time.Millisecond, 2, 3)
-	time.Sleep(20 * time.Millisecond)
-	require.False(t, gone.Load())
+	require.Eventually(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.committed[tp(0)].Found && f.committed[tp(1)].Found
+	}, 10*time.Second, time.Millisecond)
+	time.Sleep(3 * claimInterval)
+	require.False(t, gone.Load(), "the other instance still needs it")
 	fail.Store(false)
 	f.produce(200, 7)
 	f.outputsFrom(begin)

@@ -48,6 +48,7 @@ type Runner struct {
 	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
 	had          []element.TaskID                   // of the last attempt: the local copy is told when they do not come back
 	cleanedGroup time.Time                          // when CleanGroup was last called
+	granted      atomic.Bool                        // the wish for a savepoint: what is committed comes from it
 	claimed      bool                               // nothing is left of the claimed savepoint, or it is a person's to look at
 	// losses counts the attempts that ended with a loss of ownership, in a row and since the last commit.
 	losses int

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
@@ -74,6 +75,7 @@ func (s *service) openFrom(ctx context.Context, path string) (engine.Savepoint, 
 
 // logFrom adds what tells of a start from a savepoint, and of what is let go.
 func logFrom(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
+	var ignored atomic.Bool
 	lis.StartedFrom = func(i engine.FromInfo) {
 		for _, m := range i.Moved {
 			log.Warn("GOING BACK TO A SAVEPOINT, as asked: a committed offset is given up", "input", m.TopicPartition.String(), "offset", m.From, "to", m.To, "what", m.String())
@@ -83,7 +85,7 @@ func logFrom(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 				log.Info("starting from a savepoint; nothing of it is committed before the first checkpoint", "savepoint", o.Path, "id", o.ID, "tasks", i.Imported)
 			}
 		}
-		if i.Ignored > 0 {
+		if i.Ignored > 0 && !ignored.Swap(true) { // each attempt would say it
 			log.Info("--from is ignored: what the group has committed comes from this savepoint already", "tasks", i.Ignored)
 		}
 		call(user.StartedFrom, i)
