@@ -1,0 +1,217 @@
+package processor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/snapshot"
+)
+
+func TestSettingAsync(t *testing.T) {
+	for _, sync := range []bool{true, false} {
+		s := newSettled(t)
+		s.cfg.SyncSnapshots = sync
+		gate, waits := make(chan struct{}), make(chan struct{}, 100)
+		s.beforePersist(func(ctx context.Context) error {
+			waits <- struct{}{}
+			select {
+			case <-gate:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		s.put(10)
+		stop := s.start(s.plan(0), s.cfg)
+		<-waits // all tasks have taken their snapshot, and it is not written
+		before := s.seen.Load()
+		s.put(100)
+		if sync {
+			time.Sleep(500 * time.Millisecond)
+			require.Equal(t, before, s.seen.Load(), "processing waits for the state to be written")
+		}
+		if !sync {
+			s.eventually(func() bool { return s.seen.Load() == before+100 }, "processing goes on")
+		}
+		close(gate)
+		s.eventually(func() bool { return s.lag("setting") == 0 && s.seen.Load() >= 110 }, "all is committed")
+		require.NoError(t, stop())
+	}
+}
+
+// newestRoot gives the newest root in the directory.
+func (s *settled) newestRoot() *snapshot.Root {
+	s.t.Helper()
+	repo, err := snapshot.OpenRepository(s.t.Context(), snapshot.Config{Dir: filepath.Join(s.dir, "checkpoints"), Application: "setting", Instance: "none", ReadOnly: true})
+	require.NoError(s.t, err)
+	defer repo.Close()
+	infos, err := repo.List(s.t.Context())
+	require.NoError(s.t, err)
+	require.NotEmpty(s.t, infos)
+	newest := infos[0].Root
+	for _, i := range infos {
+		if i.Root.Name.ID > newest.Name.ID {
+			newest = i.Root
+		}
+	}
+	return newest
+}
+
+func TestSettingIncremental(t *testing.T) {
+	for _, full := range []bool{true, false} {
+		s := newSettled(t)
+		s.cfg.FullSnapshots = full
+		stop := s.start(s.plan(0), s.cfg)
+		for round := range 4 {
+			s.put(100)
+			s.eventually(func() bool { return s.seen.Load() >= int64(100*(round+1)) && s.lag("setting") == 0 }, "a checkpoint")
+		}
+		require.NoError(t, stop())
+		most := 0
+		for _, task := range s.newestRoot().Tasks {
+			most = max(most, len(task.Runs))
+			require.True(t, !full || len(task.Runs) == 0 || task.Runs[0].Full, "%s", task.Task)
+		}
+		require.Equal(t, full, most == 1, "a task's state is in %d runs", most)
+	}
+}
+
+func TestSettingMemoryThreshold(t *testing.T) {
+	for name, c := range map[string]struct {
+		threshold int64 // 0: the default
+		keys      int
+		files     bool
+	}{
+		"nothing lies in the root":    {-1, 10, true},
+		"the default, small state":    {0, 10, false},
+		"the default, larger state":   {0, 20_000, true},
+		"a megabyte, larger state":    {1 << 20, 20_000, false},
+		"one byte, the smallest file": {1, 10, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSettled(t)
+			s.cfg.MemoryThreshold, s.cfg.Interval = c.threshold, 10*time.Minute
+			s.putKeys(c.keys, 1)
+			stop := s.start(s.plan(0), s.cfg)
+			s.eventually(func() bool { return s.seen.Load() == int64(c.keys) }, "all is processed")
+			require.NoError(t, stop())
+			require.NotZero(t, s.files(".root"))
+			require.Equal(t, c.files, s.files(".data") > 0)
+		})
+	}
+}
+
+var writes = regexp.MustCompile(`(?m)^syscw: (\d+)$`)
+
+// The operating system counts how often a file is written to.
+func TestSettingWriteBufferSize(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells a process how often it has written")
+	}
+	count := func() int {
+		text, err := os.ReadFile("/proc/self/io")
+		require.NoError(t, err)
+		n, err := strconv.Atoi(writes.FindStringSubmatch(string(text))[1])
+		require.NoError(t, err)
+		return n
+	}
+	written := func(size int64) int {
+		cfg := Config{DataDir: t.TempDir(), MemoryThreshold: -1, WriteBufferSize: size}.withDefaults()
+		s := &service{plan: countPlan(t, "buffer"), cfg: cfg, log: cfg.Logger, instance: "i", cluster: &kafka.Cluster{ID: "c"}}
+		require.NoError(t, s.openCheckpoints(t.Context()))
+		defer s.close()
+		before := count()
+		entries := func(yield func(snapshot.Entry) bool) {
+			for i := range 4096 {
+				if !yield(snapshot.Entry{Key: []byte(strconv.Itoa(100_000 + i)), Value: make([]byte, 2048)}) {
+					return
+				}
+			}
+		}
+		_, err := s.repo.Persist(t.Context(), element.CheckpointName{ID: 1, Incarnation: 1}, []snapshot.TaskDelta{{
+			Task: element.TaskID{Source: "in"}, States: []snapshot.StateInfo{{Name: "count", KeyCodec: "string", Codec: "int64"}}, From: 0, To: 1, Entries: entries, Len: 4096,
+		}})
+		require.NoError(t, err)
+		return count() - before
+	}
+	small, large := written(4<<10), written(16<<20)
+	require.Greater(t, small, 200, "8 MiB through a buffer of 4 KiB")
+	require.Less(t, large, 50, "8 MiB through a buffer of 16 MiB")
+}
+
+func TestSettingNumRetained(t *testing.T) {
+	for retained, roots := range map[int][2]int{1: {1, 2}, 6: {6, 7}} {
+		s := newSettled(t)
+		s.cfg.RetainedCheckpoints = retained
+		stop := s.start(s.plan(0), s.cfg)
+		for len(s.done()) < 12 {
+			before := len(s.done())
+			s.put(10)
+			s.eventually(func() bool { return len(s.done()) > before }, "a checkpoint")
+		}
+		s.eventually(func() bool { n := s.files(".root"); return roots[0] <= n && n <= roots[1] }, "roots are cleaned up to those that are kept")
+		require.NoError(t, stop())
+		n := s.files(".root")
+		require.True(t, roots[0] <= n && n <= roots[1], "%d roots", n)
+	}
+}
+
+func TestSettingPlaces(t *testing.T) {
+	s := newSettled(t)
+	at := func(name string) string { return filepath.Join(s.dir, name) }
+	s.cfg.Backend, s.cfg.local = Badger, fast
+	s.cfg.CheckpointsDir = at("chk")
+	require.NoError(t, os.WriteFile(at("unusable"), nil, 0o600))
+	s.cfg.LocalDirs = []string{at("unusable"), at("disk-2")}
+	s.put(100)
+	stop := s.start(s.plan(0), s.cfg)
+	s.eventually(func() bool { return s.lag("setting") == 0 }, "all is committed")
+	require.NoError(t, stop())
+	require.DirExists(t, filepath.Join(at("chk"), "setting"))
+	require.DirExists(t, filepath.Join(at("disk-2"), "setting"), "the first place that can be used")
+	require.NoDirExists(t, at("checkpoints"))
+	require.NoDirExists(t, at("local"))
+}
+
+// What the engine does by a setting of its own is tested there; here it is seen that it gets it.
+func TestSettingsReachTheEngine(t *testing.T) {
+	base := Config{Brokers: []string{"h:1"}}
+	get := func(c Config) any {
+		c = c.withDefaults()
+		s := &service{plan: countPlan(t, "reach"), cfg: c, cluster: &kafka.Cluster{ID: "c"}}
+		return s.engineConfig()
+	}
+	for name, change := range map[string]func(*Config){
+		"checkpointing.interval":                       func(c *Config) { c.Interval = 3 * time.Second },
+		"checkpointing.interval: disabled":             func(c *Config) { c.DisabledCheckpoints = true },
+		"checkpointing.mode":                           func(c *Config) { c.Mode = AtLeastOnce },
+		"checkpointing.timeout":                        func(c *Config) { c.CheckpointTimeout = 3 * time.Second },
+		"checkpointing.min-pause":                      func(c *Config) { c.MinPause = 3 * time.Second },
+		"checkpointing.max-concurrent":                 func(c *Config) { c.MaxConcurrent = 3 },
+		"checkpointing.tolerable-failures":             func(c *Config) { c.TolerableFailures = 3 },
+		"checkpointing.unaligned":                      func(c *Config) { c.Unaligned = true },
+		"checkpointing.aligned-timeout":                func(c *Config) { c.AlignedTimeout = time.Second },
+		"checkpointing.prefer-checkpoint-for-recovery": func(c *Config) { c.PreferCheckpointForRecovery = true },
+		"checkpointing.force":                          func(c *Config) { c.ForceIterations = true },
+		"state.backend.async":                          func(c *Config) { c.SyncSnapshots = true },
+		"state.backend.incremental":                    func(c *Config) { c.FullSnapshots = true },
+		"state.uncommitted-limit":                      func(c *Config) { c.UncommittedLimit = 1 << 20 },
+		"transaction.timeout":                          func(c *Config) { c.TransactionTimeout = 10 * time.Minute },
+		"shutdown.timeout":                             func(c *Config) { c.ShutdownTimeout = time.Second },
+		"restart-strategy":                             func(c *Config) { c.Restart.SameRecord = 3 },
+	} {
+		c := base
+		change(&c)
+		require.NotEqual(t, get(base), get(c), name)
+	}
+}
