@@ -27,12 +27,13 @@
 //	I7  A task is in a checkpoint only when it is completely restored, and is committed only under the ownership epoch that
 //	    it joined with.
 //	I8  Nothing that a task emitted behind its last barrier leaves the instance.
+//	I9  A task that starts from a savepoint commits nothing before its first checkpoint; until then its start may begin again.
 //
 // Goroutines, all owned by the attempt and awaited by its tearDown: one per task, one for the source, one per worker
 // action (persist, seal, root, commit, housekeeping), one per intake. The loop runs in the goroutine that called Runner.Run.
 //
 // Files: ports.go (what is needed from outside), runner.go (attempts and restarts), attempt.go (an attempt's life),
-// intake.go, restore.go, recover.go (from committed offsets to tasks), join.go, leave.go (tasks that come and go), loop.go
+// intake.go, restore.go, moved.go, recover.go (from committed offsets to tasks), from.go and claim.go (starts from a savepoint), join.go, leave.go (tasks that come and go), loop.go
 // (the coordinator's driver), workers.go (its actions), merge.go (long chains), task.go (one task), pace.go (how much it does in one turn), inbox.go and feeder.go (the
 // way to a task), backoff.go, events.go, listener.go, config.go.
 package engine

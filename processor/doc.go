@@ -37,5 +37,5 @@
 // and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
 // newest root), admin.go (what is seen and done from outside), metrics.go and metrics_lag.go, control.go (commands to all
-// instances, where they are read) and control_send.go (where they are sent), reset.go.
+// instances, where they are read) and control_send.go (where they are sent), reset.go, from.go (starts from a savepoint).
 package processor

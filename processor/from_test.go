@@ -88,7 +88,7 @@ func TestAForkOfAService(t *testing.T) {
 			fork := b.config()
 			fork.Backend, fork.DataDir, fork.From, fork.ClaimMode = c.after, filepath.Join(b.dir, "fork"), []string{part.Path}, c.claim
 			fork.Logger = slog.New(slog.NewTextHandler(&log, nil))
-			for round := range 3 { // killed or not, the command line stays
+			for round := range 3 { // the command line stays
 				stop := b.start(countBehind(t, "fork", c.afterwards), fork)
 				b.put(10)
 				b.processed("fork", 300+10*(round+1))
