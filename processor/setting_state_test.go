@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -213,5 +214,34 @@ func TestSettingsReachTheEngine(t *testing.T) {
 		c := base
 		change(&c)
 		require.NotEqual(t, get(base), get(c), name)
+	}
+}
+
+// A savepoint that was cut along with the last checkpoint is what the next start reads, unless the checkpoint is preferred.
+// That nobody looks at it then is seen when it is gone.
+func TestSettingPreferCheckpoint(t *testing.T) {
+	for _, prefer := range []bool{true, false} {
+		s := newSettled(t)
+		var outside outside
+		s.cfg, outside = s.instance("a")
+		s.cfg.SavepointsDir = filepath.Join(s.dir, "savepoints")
+		var missed atomic.Int64
+		s.cfg.Listener.SavepointUnusable = func(element.TaskID, snapshot.SavepointRef, error) { missed.Add(1) }
+		stop := s.start(s.plan(0), s.cfg)
+		s.put(100)
+		s.eventually(func() bool { return s.lag("setting") == 0 }, "all is committed")
+		_, err := outside.client().TriggerSavepoint(t.Context(), "")
+		require.NoError(t, err)
+		require.NoError(t, stop())
+		require.Zero(t, missed.Load())
+		require.NoError(t, os.RemoveAll(s.cfg.SavepointsDir))
+
+		s.cfg.PreferCheckpointForRecovery = prefer
+		stop = s.start(s.plan(0), s.cfg)
+		s.put(100)
+		s.eventually(func() bool { return s.lag("setting") == 0 && s.seen.Load() >= 200 }, "all is committed")
+		require.NoError(t, stop())
+		require.Equal(t, !prefer, missed.Load() > 0)
+		require.Len(t, s.counts(), 200)
 	}
 }
