@@ -29,11 +29,37 @@
 //	I8  Nothing that a task emitted behind its last barrier leaves the instance.
 //	I9  A task that starts from a savepoint commits nothing before its first checkpoint; until then its start may begin again.
 //
-// Goroutines, all owned by the attempt and awaited by its tearDown: one per task, one for the source, one per worker
-// action (persist, seal, root, commit, housekeeping), one per intake. The loop runs in the goroutine that called Runner.Run.
+// Where a plan has exchanges, its stages are tasks of their own, with channels between:
 //
-// Files: ports.go (what is needed from outside), runner.go (attempts and restarts), attempt.go (an attempt's life),
-// intake.go, restore.go, moved.go, recover.go (from committed offsets to tasks), from.go and claim.go (starts from a savepoint), join.go, leave.go (tasks that come and go), loop.go
-// (the coordinator's driver), workers.go (its actions), merge.go (long chains), task.go (one task), pace.go (how much it does in one turn), inbox.go and feeder.go (the
-// way to a task), backoff.go, events.go, listener.go, config.go.
+//	source's task --- channel ---> input, gate --- chain ---> channel ...
+//	                                            \-> sink writer
+//
+//	I10 A task waits for room in its channels only before a batch, never within one; barriers, cancels and ends need none.
+//	I11 Between the look at its notices and the freeze of a checkpoint a task takes nothing: it is never frozen for one that
+//	    it has been told is given up, nor without what an abandoned one left to it (hear).
+//	I12 The records in flight of an unaligned checkpoint are those ahead of its barrier that its state does not have, each
+//	    once. After a restore they come before anything that is read from a channel.
+//	I13 A flush that runs is not cut short when its checkpoint is given up; the next one waits for it (resume).
+//	I14 Where there is an exchange one instance has all partitions, and all tasks restore from one root.
+//
+// Goroutines, all owned by the attempt and awaited by its tearDown: one per task, one for the source, one per worker
+// action (persist, seal, root, commit, housekeeping), one per intake, and one that looks after a claimed savepoint. The loop
+// runs in the goroutine that called Runner.Run.
+//
+// Files:
+//
+//	ports.go, config.go, listener.go    what is needed from outside, what is set, who is told
+//	runner.go, attempt.go               attempts and restarts, an attempt's life
+//	intake.go, restore.go, recover.go   from committed offsets to tasks
+//	from.go, claim.go, moved.go         starts from a savepoint, its end, state that changes its place
+//	join.go, leave.go                   tasks that come and go
+//	loop.go, events.go, workers.go      the coordinator's driver, what it hears, its actions
+//	merge.go, forget.go                 long chains; a cancel that keeps no state
+//	control.go                          what is asked from outside: status, checkpoints, savepoints
+//	task.go, inbox.go, feeder.go        one task and the way to it
+//	barrier.go                          the synchronous part of a checkpoint, in every task
+//	stages.go, channel.go, outputs.go   exchanges: wiring, what lies between two tasks, what leads out of one
+//	input.go, pace.go                   a subtask's inputs, driven by its gate; how much it does in one turn
+//
+// Package gate decides what barriers mean for a task with several inputs, package restart what follows a failure.
 package engine
