@@ -138,7 +138,7 @@ func TestC47_RealStopWhenNoBrokerAnswers(t *testing.T) {
 // hangs starts the service with a step that never ends, and returns when it is met.
 func (s *site) hangs(file, point string) *process {
 	s.t.Helper()
-	p := startProcess(s.t, armedBinary(s.t), []string{"run", file}, "FAILPOINT="+point+"=hang")
+	p := startProcess(s.t, armedBinary(s.t), []string{"run", file, "--set", "state.backend.fs.memory-threshold=0"}, "FAILPOINT="+point+"=hang")
 	p.await("failpoint: hang at")
 	return p
 }

@@ -154,22 +154,24 @@ func (p *packer) close() {
 	}
 }
 
+// written is where the runs are written, in the file or for the root, and not durable yet.
+func written() error { return failpoint.Err(failpoint.DeltaAfter) }
+
 func (p *packer) write(ctx context.Context) error {
 	p.rw = newRunWriter(nil)
 	path := filePath{dir: p.repo.dir, kind: packFile, name: p.name}.String()
 	err := p.pack()
 	var info FileInfo
-	switch err {
-	case nil:
-		err = failpoint.Err(failpoint.DeltaAfter)
-	case errNeedsFile:
+	if err == errNeedsFile {
 		info, err = p.repo.st.Put(ctx, path, func(w io.Writer) error {
 			p.file = w
 			if err := p.pack(); err != nil {
 				return err
 			}
-			return failpoint.Err(failpoint.DeltaAfter)
+			return written()
 		})
+	} else if err == nil {
+		err = written()
 	}
 	if err != nil {
 		return err

@@ -95,7 +95,7 @@ var Points = []Info{
 	{ReleaseBefore, false, "output held back behind the barrier is about to go on"},
 	{ReleaseAfter, false, "it is in the next transaction"},
 	{MarkerBefore, false, "a committed root has no marker"},
-	{MarkerAfter, false, "it has one"},
+	{MarkerAfter, false, "the root has a marker beside it"},
 	{LocalIntentBefore, true, "the local copy is about to write that it will change"},
 	{LocalIntentAfter, true, "it is known to be changing; nothing has changed"},
 	{LocalDataBefore, true, "the changes of one task are about to be written"},

@@ -123,6 +123,9 @@ func TestEveryPointIsRegisteredAndCalled(t *testing.T) {
 		require.True(t, ok, "%s calls failpoint.%s(failpoint.%s), which is not in points.go", c.where, c.fn, c.point)
 		require.Contains(t, infos, p)
 		require.Equal(t, infos[p].Error, c.fn == "Err", "%s: %s and the registry do not agree on whether an error can come up", c.where, p)
+		if strings.HasPrefix(c.where, "txn/plain") {
+			continue // it stands in the place of the transactions; a process has one of the two
+		}
 		require.False(t, called[p], "%s: %s is called from a second place: which of them would act?", c.where, p)
 		called[p] = true
 	}
