@@ -41,5 +41,5 @@
 // even.go (the numbers of the plan), whole.go (the plan of a group in which one member has everything), ownership.go
 // (epochs and fences), fetcher.go (the fetch loop),
 // streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch),
-// missing.go (positions that the log does not have).
+// missing.go (positions that the log does not have), ends.go (partitions with an end).
 package kafkasrc

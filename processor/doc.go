@@ -32,7 +32,8 @@
 // are awaited in close, after the engine has ended. A stable read that waits has one for its time.
 // The admin listener, the reader of the control topic, and what serves its commands end last, when the engine has ended.
 //
-// Files: config.go (settings), run.go (composition), ports.go (adapters between packages), identity.go (data directory,
+// Files: config.go (settings) with config_check.go, config_ignored.go and config_gaps.go, retained.go (how many checkpoints are kept),
+// run.go (composition), ports.go (adapters between packages), identity.go (data directory,
 // instance id), log.go (what is logged), offsets.go (reads of positions), starts.go and ends.go (start and end positions), outputs.go (the output topics of an attempt), members.go (who is in the group), gone.go
 // and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the

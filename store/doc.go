@@ -70,7 +70,8 @@
 //	local.go    Local: what the engine calls      local_entries.go collects changes for it
 //	local_load.go   reads and verifies a task's copy          local_verify.go verifies Badger's tables before it opens
 //	local_flush.go  the writer                                local_previous.go what a flush replaces
-//	local_open.go, local_pending.go, local_format.go          local_space.go what is not done on a full disk
+//	local_open.go, local_pending.go, local_format.go          local_space.go what is not done on a full disk, with
+//	local_unix.go, local_other.go how full it is
 //
 // The layout of the local copy is in docs/format/local-store.md.
 package store
