@@ -72,7 +72,7 @@ func TestSettingTolerableFailures(t *testing.T) {
 			require.Equal(t, 1, s.givenUp())
 			continue
 		}
-		s.eventually(func() bool { return s.lag("setting") == 0 }, "the third checkpoint covers the work of the two")
+		s.eventually(func() bool { return s.lag(s.app) == 0 }, "the third checkpoint covers the work of the two")
 		require.Equal(t, 2, s.givenUp())
 		require.Empty(t, s.failures())
 		require.NoError(t, stop())
@@ -141,7 +141,7 @@ func TestSettingUnaligned(t *testing.T) {
 				s.put(100)
 			}
 			stop := s.start(s.plan(2), s.cfg)
-			s.eventually(func() bool { return s.lag("setting") == 0 && s.seen.Load() >= 1000 }, "all is processed")
+			s.eventually(func() bool { return s.lag(s.app) == 0 && s.seen.Load() >= 1000 }, "all is processed")
 			require.NoError(t, stop())
 			unaligned, buffered := 0, int64(0)
 			for _, c := range s.done() {

@@ -79,7 +79,7 @@ func TestSettingForce(t *testing.T) {
 		s := newSettled(t)
 		var log logBuffer
 		s.cfg.ForceIterations, s.cfg.Logger = force, log.logger()
-		b := topology.New("setting")
+		b := topology.New(s.app)
 		in := topology.FromTopic(b, "in", inTopic(), serde.String(), serde.String())
 		again := topology.NewFeedback(b, "again", serde.String(), serde.String())
 		all := topology.Map(topology.Merge("all", in, again.Stream()), "longer", func(_, v string) string { return v + "." })
@@ -94,7 +94,7 @@ func TestSettingForce(t *testing.T) {
 		}
 		s.put(10)
 		stop := s.start(plan, s.cfg)
-		s.eventually(func() bool { return s.lag("setting") == 0 }, "all is committed")
+		s.eventually(func() bool { return s.lag(s.app) == 0 }, "all is committed")
 		require.NoError(t, stop())
 		require.NotZero(t, log.count("checkpointing.force: true"))
 	}

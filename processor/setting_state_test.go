@@ -45,7 +45,7 @@ func TestSettingAsync(t *testing.T) {
 			s.eventually(func() bool { return s.seen.Load() == before+100 }, "processing goes on")
 		}
 		close(gate)
-		s.eventually(func() bool { return s.lag("setting") == 0 && s.seen.Load() >= 110 }, "all is committed")
+		s.eventually(func() bool { return s.lag(s.app) == 0 && s.seen.Load() >= 110 }, "all is committed")
 		require.NoError(t, stop())
 	}
 }
@@ -53,7 +53,7 @@ func TestSettingAsync(t *testing.T) {
 // newestRoot gives the newest root in the directory.
 func (s *settled) newestRoot() *snapshot.Root {
 	s.t.Helper()
-	repo, err := snapshot.OpenRepository(s.t.Context(), snapshot.Config{Dir: filepath.Join(s.dir, "checkpoints"), Application: "setting", Instance: "none", ReadOnly: true})
+	repo, err := snapshot.OpenRepository(s.t.Context(), snapshot.Config{Dir: filepath.Join(s.dir, "checkpoints"), Application: s.app, Instance: "none", ReadOnly: true})
 	require.NoError(s.t, err)
 	defer repo.Close()
 	infos, err := repo.List(s.t.Context())
@@ -75,7 +75,7 @@ func TestSettingIncremental(t *testing.T) {
 		stop := s.start(s.plan(0), s.cfg)
 		for round := range 4 {
 			s.put(100)
-			s.eventually(func() bool { return s.seen.Load() >= int64(100*(round+1)) && s.lag("setting") == 0 }, "a checkpoint")
+			s.eventually(func() bool { return s.seen.Load() >= int64(100*(round+1)) && s.lag(s.app) == 0 }, "a checkpoint")
 		}
 		require.NoError(t, stop())
 		most := 0
@@ -176,10 +176,10 @@ func TestSettingPlaces(t *testing.T) {
 	s.cfg.LocalDirs = []string{at("unusable"), at("disk-2")}
 	s.put(100)
 	stop := s.start(s.plan(0), s.cfg)
-	s.eventually(func() bool { return s.lag("setting") == 0 }, "all is committed")
+	s.eventually(func() bool { return s.lag(s.app) == 0 }, "all is committed")
 	require.NoError(t, stop())
-	require.DirExists(t, filepath.Join(at("chk"), "setting"))
-	require.DirExists(t, filepath.Join(at("disk-2"), "setting"), "the first place that can be used")
+	require.DirExists(t, filepath.Join(at("chk"), s.app))
+	require.DirExists(t, filepath.Join(at("disk-2"), s.app), "the first place that can be used")
 	require.NoDirExists(t, at("checkpoints"))
 	require.NoDirExists(t, at("local"))
 }
@@ -229,7 +229,7 @@ func TestSettingPreferCheckpoint(t *testing.T) {
 		s.cfg.Listener.SavepointUnusable = func(element.TaskID, snapshot.SavepointRef, error) { missed.Add(1) }
 		stop := s.start(s.plan(0), s.cfg)
 		s.put(100)
-		s.eventually(func() bool { return s.lag("setting") == 0 }, "all is committed")
+		s.eventually(func() bool { return s.lag(s.app) == 0 }, "all is committed")
 		_, err := outside.client().TriggerSavepoint(t.Context(), "")
 		require.NoError(t, err)
 		require.NoError(t, stop())
@@ -239,7 +239,7 @@ func TestSettingPreferCheckpoint(t *testing.T) {
 		s.cfg.PreferCheckpointForRecovery = prefer
 		stop = s.start(s.plan(0), s.cfg)
 		s.put(100)
-		s.eventually(func() bool { return s.lag("setting") == 0 && s.seen.Load() >= 200 }, "all is committed")
+		s.eventually(func() bool { return s.lag(s.app) == 0 && s.seen.Load() >= 200 }, "all is committed")
 		require.NoError(t, stop())
 		require.Equal(t, !prefer, missed.Load() > 0)
 		require.Len(t, s.counts(), 200)

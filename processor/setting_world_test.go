@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -87,20 +88,21 @@ type settled struct {
 	*bed
 	*heard
 	cfg  Config
+	app  string
 	seen atomic.Int64 // records that came to the step
 	work func(v string) error
 }
 
 func newSettled(t *testing.T) *settled {
 	s := &settled{bed: newBed(t), heard: &heard{}}
-	s.cfg = s.config()
+	s.cfg, s.app = s.config(), "setting"+os.Getenv(topicSuffix)
 	s.cfg.Listener = s.listener()
 	return s
 }
 
 // plan counts by key behind a step that does the test's work; with subtasks above 0 the step is behind an exchange.
 func (s *settled) plan(subtasks int) *topology.Plan {
-	b := topology.New("setting")
+	b := topology.New(s.app)
 	in := topology.FromTopic(b, "in", inTopic(), serde.String(), serde.String())
 	if subtasks > 0 {
 		in = topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(subtasks))
