@@ -265,6 +265,9 @@ func TestEarlyCheckpointWhenUncommittedStateIsLarge(t *testing.T) {
 		require.Eventually(t, func() bool { return early.Load() > int64(round) }, 5*time.Second, time.Millisecond)
 	}
 	require.NoError(t, stop())
+	stop = w.start(w.config(), nil) // what was fetched and not processed at the stop
+	w.outputs()
+	require.NoError(t, stop())
 	w.exact()
 }
 

@@ -276,8 +276,12 @@ func TestPlainLosesNothing(t *testing.T) {
 	hit := func(n int) func(kmsg.Request) bool {
 		return func(kmsg.Request) bool { mu.Lock(); defer mu.Unlock(); return rng.IntN(n) == 0 }
 	}
+	draw := func(n int) int { mu.Lock(); defer mu.Unlock(); return rng.IntN(n) }
+	produced := 0
+	once := func(kmsg.Request) bool { mu.Lock(); defer mu.Unlock(); produced++; return produced == 5 } // whatever is drawn
 	p := e.plain(func(c *Config) { c.Timeout = 2 * time.Second })
 	rules := []*testbed.Rule{
+		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: once, Answer: func(kmsg.Request) *kerr.Error { return kerr.PolicyViolation }}),
 		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: hit(40), Cut: true}),
 		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, When: hit(4), Cut: true}),
 		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: hit(20), Answer: func(kmsg.Request) *kerr.Error { return kerr.PolicyViolation }}),
@@ -287,7 +291,7 @@ func TestPlainLosesNothing(t *testing.T) {
 	id := element.CheckpointID(0)
 	attempt := func() error {
 		for next < inputs {
-			for range 1 + rng.IntN(40) {
+			for range 1 + draw(40) {
 				if next == inputs {
 					break
 				}
@@ -310,10 +314,9 @@ func TestPlainLosesNothing(t *testing.T) {
 	for attempt() != nil {
 		require.NoError(t, e.ctx.Err())
 		failures++
-		if mu.Lock(); rng.IntN(2) == 0 {
+		if draw(2) == 0 {
 			require.NoError(t, p.Abort(e.ctx))
 		}
-		mu.Unlock()
 		require.NoError(t, p.Init(e.ctx))
 		off, _ := e.committed()
 		next = max(0, off)
