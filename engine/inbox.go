@@ -112,13 +112,6 @@ func (q *inbox) halt() {
 	q.signal()
 }
 
-// hasBarrier reports that a barrier waits.
-func (q *inbox) hasBarrier() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.barriers > 0
-}
-
 // commit leaves word that checkpoints up to id are committed. It overtakes what waits: the task may release frozen
 // state at any moment after the commit, and the sooner the better.
 func (q *inbox) commit(id element.CheckpointID) {
