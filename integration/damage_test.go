@@ -13,9 +13,15 @@ import (
 // noCopy leaves nothing to restore from but the checkpoint: no byte of it is passed over then.
 var noCopy = []string{"--set", "state.backend.local-recovery=false"}
 
+// runsInFiles has the processes of a test write files for runs that are so small that they would lie in the root.
+func runsInFiles(t *testing.T) {
+	t.Setenv("MILLWEIR_STATE_BACKEND_FS_MEMORY_THRESHOLD", "0")
+}
+
 // A local copy of the state does not hide that files of the checkpoint are gone or have another length. What is damaged within
 // a file of the right length is found by whoever reads it: the tool, and a start that has no copy.
 func TestDamageBesideALocalCopy(t *testing.T) {
+	runsInFiles(t)
 	s := embeddedSite(t, 1)
 	file := worked(s)
 	copied := s.run(file)
@@ -53,6 +59,7 @@ func TestDamageBesideALocalCopy(t *testing.T) {
 // Damaged and missing files of the committed checkpoint are named, nothing is overwritten, and with the file put back all
 // goes on as if nothing had been.
 func TestRefusedDamage(t *testing.T) {
+	runsInFiles(t)
 	s := embeddedSite(t, 2)
 	file := worked(s)
 	root := s.handles()[0].Root

@@ -63,6 +63,7 @@ func (s *site) checkpointsCommand(args ...string) *process {
 // Whatever file is damaged in whatever way: the service does not start, the message names the file and the way back, the
 // tool finds it too, and neither changes anything.
 func TestRefusedDamageOfEveryKindOfFile(t *testing.T) {
+	runsInFiles(t)
 	s := embeddedSite(t, 1)
 	file, root, full := merged(s)
 	r, err := s.repository().ReadRoot(s.ctx, root)
