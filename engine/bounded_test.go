@@ -67,6 +67,11 @@ func TestABoundedRunEndsByItself(t *testing.T) {
 				require.Equal(t, 500, w.done(), "what lies before the ends, and nothing else")
 				r, err = New(boundedPlan(t, parallelism), cfg, w.ports(), nil)
 				require.NoError(t, err)
+				require.NoError(t, r.Run(ctx)) // one that stood by finds the same ends
+				require.Equal(t, 500, w.done())
+				clear(w.ends) // a process starts
+				r, err = New(boundedPlan(t, parallelism), cfg, w.ports(), nil)
+				require.NoError(t, err)
 				require.NoError(t, r.Run(ctx)) // the next run has the rest
 				w.exact()
 			})

@@ -48,9 +48,9 @@ type Offsets interface {
 	// Ends gives the offsets before which partitions of a source end; it is empty for a source without an end. It is asked
 	// before the first position of a partition is committed, and answers the same for as long as the run lasts.
 	Ends(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error)
-	// ForgetEnds is told when all inputs of this instance have ended and that is committed. over says that this holds for the
-	// whole application, whose run is over then: the next start begins a new one.
-	ForgetEnds(ctx context.Context, sources []topology.SourcePlan) (over bool, err error)
+	// RunOver is asked when all inputs of this instance have ended and that is committed. over says that this holds for the
+	// whole application. Only a process that starts later begins a new run.
+	RunOver(ctx context.Context, sources []topology.SourcePlan) (over bool, err error)
 	// Topics gives what the cluster knows of topics now.
 	Topics(ctx context.Context, names []string) (map[string]Topic, error)
 }

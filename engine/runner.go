@@ -161,9 +161,9 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // finish ends a bounded run: everything that this instance had is committed. What is left to others goes on there.
 func (r *Runner) finish(ctx context.Context) error {
-	over, err := r.ports.Offsets.ForgetEnds(ctx, r.plan.Sources)
+	over, err := r.ports.Offsets.RunOver(ctx, r.plan.Sources)
 	if err != nil {
-		return fmt.Errorf("all inputs have ended and everything is committed, but the ends of this run are still kept: %w", err)
+		return fmt.Errorf("all inputs have ended and everything is committed, but whether the whole run is over is not known: %w", err)
 	}
 	if r.lis.Finished != nil {
 		r.lis.Finished(over)

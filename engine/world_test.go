@@ -252,7 +252,7 @@ func (m *member) Ends(_ context.Context, end topology.End, tps []element.TopicPa
 	return out, nil
 }
 
-func (m *member) ForgetEnds(context.Context, []topology.SourcePlan) (bool, error) {
+func (m *member) RunOver(context.Context, []topology.SourcePlan) (bool, error) {
 	w := m.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -261,7 +261,6 @@ func (m *member) ForgetEnds(context.Context, []topology.SourcePlan) (bool, error
 			return false, nil
 		}
 	}
-	clear(w.ends)
 	return true, nil
 }
 

@@ -74,7 +74,7 @@ func (o *operations) listener(user engine.Listener) engine.Listener {
 		case o.stop.Err() == nil:
 		case err != nil:
 			o.incomplete = err
-		case rec == fault.Stop && !o.processing:
+		case rec == fault.Stop && !o.processing && o.cancelled: // after a signal nothing is undone
 			o.incomplete = errors.New("it was still restoring its state")
 		}
 		o.processing = false

@@ -22,8 +22,8 @@ func endsGroup(application string) string { return application + ".ends" }
 //
 // An end is resolved once for a run, when the group has no offset of the partition, so before checkpoint 0 of it is
 // committed, and kept. From then on what is kept counts, unless it is of another topic of that name or the source says
-// another end now. Where the group has an offset and no end is kept, a new run begins: the end of the last was forgotten
-// (ForgetEnds). The broker forgets what is kept when nobody has asked for it for as long as it keeps offsets
+// another end now. Where the group has an offset and no end is kept, a new run begins: that of the last was removed
+// (beginRun). The broker forgets what is kept when nobody has asked for it for as long as it keeps offsets
 // (offsets.retention.minutes, seven days); a run that is left alone for so long is a new one.
 func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
 	out := make(map[element.TopicPartition]int64, len(tps))
@@ -85,10 +85,10 @@ func namedEnds(end topology.End, tps []element.TopicPartition, out map[element.T
 	return nil
 }
 
-// ForgetEnds ends a run: what Ends has kept is removed when every partition of the bounded sources is committed up to its
-// end, so that the next start begins a new run. Else, because other instances are still at work, nothing happens: the last of
-// them does it. over says that the run is at its end. It must not be called before Ends.
-func (r reads) ForgetEnds(ctx context.Context, sources []topology.SourcePlan) (over bool, err error) {
+// RunOver says whether a run is over: every partition of the bounded sources is committed up to its end. What Ends has kept
+// stays: an instance that stands by since before the end, and is given the partitions now, finds the same ends and has
+// nothing to do.
+func (r reads) RunOver(ctx context.Context, sources []topology.SourcePlan) (over bool, err error) {
 	for _, src := range sources {
 		if !src.End.Bounded() {
 			continue
@@ -97,11 +97,21 @@ func (r reads) ForgetEnds(ctx context.Context, sources []topology.SourcePlan) (o
 			return false, err
 		}
 	}
+	return true, nil
+}
+
+// beginRun is called when a process starts, before it joins the group: when the last run is over, this start is that of a new
+// one, and what was kept for the last one is removed.
+func (r reads) beginRun(ctx context.Context, sources []topology.SourcePlan) error {
+	over, err := r.RunOver(ctx, sources)
+	if err != nil || !over {
+		return err
+	}
 	_, err = kadm.NewClient(r.cl).DeleteGroup(ctx, endsGroup(r.group))
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
-		return true, kafka.Classify(err, "remove group %s, which keeps the ends of the run that is over", endsGroup(r.group))
+		return kafka.Classify(err, "remove group %s, which keeps the ends of the run that is over", endsGroup(r.group))
 	}
-	return true, nil
+	return nil
 }
 
 func (r reads) reachedEnds(ctx context.Context, src topology.SourcePlan) (bool, error) {

@@ -89,8 +89,9 @@ func TestEndsAreThoseOfTheFirstStart(t *testing.T) {
 
 	plan := passPlan(t, group, topology.EndAt(end))
 	forget := func() bool {
-		over, err := r.ForgetEnds(t.Context(), plan.Sources)
+		over, err := r.RunOver(t.Context(), plan.Sources)
 		require.NoError(t, err)
+		require.NoError(t, r.beginRun(t.Context(), plan.Sources)) // a process starts
 		return over
 	}
 	require.False(t, forget(), "nothing is reached")
@@ -107,7 +108,7 @@ func TestEndsAreThoseOfTheFirstStart(t *testing.T) {
 	require.Equal(t, []int64{0}, b.ends(r, topology.EndTimestamp(time.Unix(1, 0)), 0))
 	require.Equal(t, []int64{20}, b.ends(r, end, 0))
 	named := passPlan(t, group, topology.EndAt(topology.EndOffsets(map[int32]int64{0: 15, 1: 0, 2: 3, 3: 0})))
-	over, err := r.ForgetEnds(t.Context(), named.Sources)
+	over, err := r.RunOver(t.Context(), named.Sources)
 	require.NoError(t, err)
 	require.True(t, over)
 }

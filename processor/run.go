@@ -173,6 +173,11 @@ func (s *service) openKafka(ctx context.Context) error {
 	s.onClose(func() error { cl.Close(); return nil })
 	s.reads = reads{cl: cl, group: s.plan.Application}
 
+	if s.plan.Bounded() {
+		if err := s.reads.beginRun(ctx, s.plan.Sources); err != nil {
+			return err
+		}
+	}
 	if err = s.openCommits(); err != nil {
 		return err
 	}
