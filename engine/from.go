@@ -119,7 +119,7 @@ func (in *intake) tell(start *snapshot.Start) {
 	if lis.StartedFrom == nil {
 		return
 	}
-	info := FromInfo{Ignored: len(start.Known), Moved: start.Moved, Origin: start.Origin}
+	info := FromInfo{Ignored: len(start.Known), Beyond: start.Beyond, Moved: start.Moved, Origin: start.Origin}
 	for _, d := range start.Decisions {
 		if d.Kind == snapshot.Imported {
 			info.Imported++

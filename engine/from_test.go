@@ -309,6 +309,7 @@ func TestTheWishForOnesOwnSavepointIsIgnored(t *testing.T) {
 	require.NoError(t, stop())
 	w.exact()
 	require.Equal(t, 3, from.Load().Ignored)
+	require.Positive(t, from.Load().Beyond, "whoever wants to go back is told how")
 	begin := contents(t, ref.Path)
 	w.output = nil
 	cfg.From.AcceptDuplicates = true
@@ -317,6 +318,13 @@ func TestTheWishForOnesOwnSavepointIsIgnored(t *testing.T) {
 	require.NoError(t, stop())
 	w.exactFrom(begin)
 	require.Len(t, from.Load().Moved, 3)
+	stop = w.startPlan(countPlan(t), cfg, withFrom(w.ports()), lis)
+	w.produce(100, 7)
+	w.outputsFrom(begin)
+	require.NoError(t, stop())
+	w.exactFrom(begin)
+	require.Equal(t, 3, from.Load().Ignored)
+	require.Zero(t, from.Load().Beyond, "it has gone back")
 }
 
 // A claimed savepoint goes when its state is in a checkpoint of its own, and nobody misses it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -75,6 +76,14 @@ func TestAForkOfTwoInstances(t *testing.T) {
 	begin := contents(t, refs[0])
 	maps.Copy(begin, contents(t, refs[1]))
 	f := w.fork("fork", 4)
+	for _, ref := range refs { // one alone would leave the others' partitions without state
+		r, err := New(countPlan(t), f.configOf("fork", ref), withFrom(f.ports()), nil)
+		require.NoError(t, err)
+		err = r.Run(t.Context())
+		require.Equal(t, fault.Usage, fault.CodeOf(err), "%v", err)
+		require.ErrorContains(t, err, "is not complete")
+		require.Empty(t, f.commits)
+	}
 	cfg := f.configOf("fork", refs[1], refs[0])
 	cfg.From.Claim = true
 	var gone atomic.Pointer[[]string]

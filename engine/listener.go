@@ -78,6 +78,7 @@ type FromInfo struct {
 	Origin   []snapshot.SavepointRef // the savepoint, when tasks start from it
 	Imported int                     // tasks that do
 	Ignored  int                     // tasks that do not, since what is committed comes from it already
+	Beyond   element.CheckpointID    // of the ignored ones: the application cut the savepoint itself and has gone on to there; 0: it began with it, or stands at it
 	Moved    []snapshot.MovedInput   // committed offsets that are given up
 }
 

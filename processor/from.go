@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -86,7 +87,12 @@ func logFrom(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 			}
 		}
 		if i.Ignored > 0 && !ignored.Swap(true) { // each attempt would say it
-			log.Info("--from is ignored: what the group has committed comes from this savepoint already", "tasks", i.Ignored)
+			if i.Beyond > 0 {
+				log.Warn(fmt.Sprintf("--from is ignored: this application took the savepoint itself and has gone on from it to checkpoint %d; to go back to it, with outputs repeating, add --accept-duplicates", i.Beyond),
+					"tasks", i.Ignored, "checkpoint", i.Beyond)
+			} else {
+				log.Info("--from is ignored: what the group has committed comes from this savepoint already", "tasks", i.Ignored)
+			}
 		}
 		call(user.StartedFrom, i)
 	}

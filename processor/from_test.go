@@ -127,6 +127,8 @@ func TestGoingBackNeedsAWord(t *testing.T) {
 	b.processed("back", 210)
 	require.NoError(t, stop())
 	require.Equal(t, 1, log.count("--from is ignored"), "it lies in its past")
+	require.Equal(t, 1, log.count("level=WARN msg=\"--from is ignored"), "whoever wanted to go back must see that nothing did")
+	require.Equal(t, 1, log.count("to go back to it, with outputs repeating, add --accept-duplicates"))
 
 	other := b.config()
 	other.DataDir = filepath.Join(b.dir, "other")
@@ -149,6 +151,8 @@ func TestGoingBackNeedsAWord(t *testing.T) {
 		require.Equal(t, append(append(span(1, 21), span(1, 21)...), span(11, 23)...), got, "key %s", key)
 	}
 	require.Equal(t, 4, log.count("GOING BACK TO A SAVEPOINT"), "each partition once")
+	require.Equal(t, 1, log.count("level=INFO msg=\"--from is ignored"), "the second time it had gone back")
+	require.Equal(t, 1, log.count("level=WARN msg=\"--from is ignored"))
 }
 
 func TestTheWishToStartFromASavepointIsChecked(t *testing.T) {

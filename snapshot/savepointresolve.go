@@ -15,9 +15,13 @@ import (
 //
 // A task that is in a directory is Imported: it starts at Positions with what Sources hold, read with KeepKeys and
 // KeepInFlight by Restore and RestoreInFlight of the Savepoint that Root.Path names. Entry is zero, for a savepoint is no
-// part of a chain: the first run is full. A partition that is in none is Fresh, a stage behind an exchange that is in none
-// StartEmpty and New. State that nothing in the plan takes up is refused, unless DropStates; see DroppedOf.
+// part of a chain: the first run is full. A partition that was added to its topic since is in none and is Fresh, a stage behind
+// an exchange that is in none StartEmpty and New. When partitions that were there at the savepoint are in none, a part of it
+// was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is refused, unless DropStates; see DroppedOf.
 func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (map[element.TaskID]Decision, error) {
+	if err := complete(from, sources); err != nil {
+		return nil, err
+	}
 	r := &importing{in: in, out: make(map[element.TaskID]Decision, len(in.Tasks))}
 	r.in.Roots = map[RootRef]LoadedRoot{}
 	for _, s := range from {

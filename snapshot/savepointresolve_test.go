@@ -9,15 +9,27 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 )
 
-// imported is a savepoint and a plan that fits it.
+// ofTwo has a savepoint taken when the topic had two partitions.
+func ofTwo(s *Savepoint) *Savepoint {
+	for i := range s.Root.Tasks {
+		for k := range s.Root.Tasks[i].Positions {
+			s.Root.Tasks[i].Positions[k].PartitionCount = 2
+		}
+	}
+	return s
+}
+
+// imported is a savepoint of all partitions and a plan that fits it. Of the plan's three, the last was added right behind the
+// moment that the facts of the others are of.
 func imported(t *testing.T) (*Savepoint, ResolveInput) {
 	s, err := OpenSavepoint(ctx, writeSavepointTo(t, t.TempDir(), 7).Path)
 	require.NoError(t, err)
+	ofTwo(s)
 	t.Cleanup(func() { s.Close() })
 	in := ResolveInput{Application: "a-fork", ClusterID: "cluster-1", States: map[string][]StateInfo{"orders": counts, stageName: counts}, Stages: []StageFacts{byUser}}
 	for p := range int32(3) {
 		in.Tasks = append(in.Tasks, TaskFacts{Task: element.TaskID{Source: "orders", Partition: p},
-			Inputs: []InputFacts{{TopicPartition: position(p, 0).TopicPartition, TopicID: topicID, Partitions: 4}}})
+			Inputs: []InputFacts{{TopicPartition: position(p, 0).TopicPartition, TopicID: topicID, Partitions: max(2, p+1)}}})
 	}
 	return s, in
 }
@@ -30,7 +42,8 @@ func TestASavepointIsImported(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, d, 3+parallelism)
 		require.Equal(t, Imported, d[taskA].Kind)
-		require.Equal(t, []element.Position{position(0, 100)}, d[taskA].Positions)
+		require.Equal(t, s.Root.Task(taskA).Positions, d[taskA].Positions)
+		require.EqualValues(t, 100, d[taskA].Positions[0].Offset)
 		require.Equal(t, Fresh, d[element.TaskID{Source: "orders", Partition: 2}].Kind, "the savepoint does not know it")
 		all, flown := model{}, []flying(nil)
 		for i := range parallelism {
@@ -100,7 +113,7 @@ func TestASavepointOfSeveralInstances(t *testing.T) {
 		s, err := OpenSavepoint(ctx, ref.Path)
 		require.NoError(t, err)
 		t.Cleanup(func() { s.Close() })
-		return s
+		return ofTwo(s)
 	}
 	all := savepointTasks()
 	one, other, third := open(7, all[0]), open(40, all[3]), open(41, all[0])

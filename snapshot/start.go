@@ -29,6 +29,10 @@ type Start struct {
 	// Known lists the tasks that the savepoint holds and that do not start from it, since what the group has committed
 	// comes from it already.
 	Known []element.TaskID
+	// Beyond is the highest committed checkpoint that such tasks have gone on to when the savepoint lies in the application's own
+	// past: it was cut by it, and the group never began with it. 0: what they have comes from a start from the savepoint, or they
+	// stand right at it.
+	Beyond element.CheckpointID
 	// Moved are the inputs whose committed offsets are given up.
 	Moved []MovedInput
 	// Dropped is what is let go with DropStates, but for single states that no step owns any more.
@@ -59,7 +63,8 @@ type MovedInput struct {
 // at the same positions. A group without offsets for which a committed checkpoint is in the store has lost them: that is
 // refused as ever, unless Again.
 //
-// A task that the savepoint does not hold starts as always. Behind an exchange the state is one: there all tasks go back
+// A task that the savepoint does not hold starts as always, when its partition was added since; when it was there, a part of
+// the savepoint was left out, and nothing starts from the others. Behind an exchange the state is one: there all tasks go back
 // together, and one that the savepoint does not hold is forgotten and starts Fresh.
 func ResolveFrom(in ResolveInput, want StartInput) (*Start, error) {
 	r := &starting{in: in, want: want, origin: OriginOf(want.From), out: &Start{Decisions: map[element.TaskID]Decision{}, LastID: NextID(in.Tasks) - 1}}
@@ -182,8 +187,12 @@ func (r *starting) comesFrom(t *TaskFacts, s *Savepoint, entry *TaskEntry) bool 
 	case r.want.Again:
 		return false
 	}
-	return s.Root.Application == r.in.Application && s.Root.StoreID == r.in.StoreID && h.StoreID == r.in.StoreID &&
+	past := s.Root.Application == r.in.Application && s.Root.StoreID == r.in.StoreID && h.StoreID == r.in.StoreID &&
 		h.Root.Name.ID >= s.Root.Name.ID && h.Offset >= entry.Positions[0].Offset
+	if past && h.Root.Name.ID > s.Root.Name.ID {
+		r.out.Beyond = max(r.out.Beyond, h.Root.Name.ID)
+	}
+	return past
 }
 
 // together has all tasks go back when one does: the state behind an exchange is one, and it is the savepoint's or that of the

@@ -28,7 +28,9 @@ func (f *startsFrom) savepoint() *Savepoint { return f.want.From[0] }
 
 // commit gives a partition an offset, with a root of all tasks unless id is 0.
 func (f *startsFrom) commit(p int32, offset int64, id int, origin ...SavepointRef) {
-	h := Handle{Kind: HandleEmpty, Partition: p, Offset: offset, ClusterID: "cluster-1", TopicID: topicID, PartitionCount: 4, StoreID: f.in.StoreID}
+	at := position(p, offset)
+	at.PartitionCount = f.in.Tasks[p].Inputs[0].Partitions
+	h := Handle{Kind: HandleEmpty, Partition: p, Offset: offset, ClusterID: "cluster-1", TopicID: topicID, PartitionCount: at.PartitionCount, StoreID: f.in.StoreID}
 	if id > 0 {
 		name := nameOf(id, 5)
 		h.Kind, h.Root = HandleCheckpoint, RootRef{Name: name, Path: f.in.Application + "/i-0/chk-" + name.String() + ".root", Digest: Digest{byte(id)}}
@@ -36,7 +38,7 @@ func (f *startsFrom) commit(p int32, offset int64, id int, origin ...SavepointRe
 		if root == nil {
 			root = &Root{Name: name, ClusterID: "cluster-1", Origin: origin}
 		}
-		root.Tasks = append(root.Tasks, TaskEntry{Task: f.in.Tasks[p].Task, Positions: []element.Position{position(p, offset)}, States: counts})
+		root.Tasks = append(root.Tasks, TaskEntry{Task: f.in.Tasks[p].Task, Positions: []element.Position{at}, States: counts})
 		f.in.Roots[h.Root] = LoadedRoot{Root: root}
 	}
 	text, err := h.Encode()
@@ -87,6 +89,7 @@ func TestTheWishToStartFromASavepointIsGrantedOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, s.Known, 2)
 		require.Empty(t, s.Origin)
+		require.Zero(t, s.Beyond, "it began with it")
 		require.Equal(t, Restore, s.Decisions[taskA].Kind)
 		require.EqualValues(t, 3, s.LastID)
 	}
@@ -106,14 +109,27 @@ func TestASavepointInTheGroupsOwnPast(t *testing.T) {
 		f.commit(p, 500, 9)
 	}
 	require.Equal(t, map[string]DecisionKind{"orders-0": Restore, "orders-1": Restore, "orders-2": Fresh}, f.kinds())
-
-	f.want.Again = true
 	s, err := ResolveFrom(f.in, f.want)
 	require.NoError(t, err)
+	require.Len(t, s.Known, 2)
+	require.EqualValues(t, 9, s.Beyond)
+
+	f.want.Again = true
+	s, err = ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.Zero(t, s.Beyond)
 	require.Equal(t, Imported, s.Decisions[taskA].Kind)
 	require.EqualValues(t, 9, s.LastID, "new checkpoints are above those that are given up")
 	require.Len(t, s.Moved, 2)
 	require.Contains(t, s.Moved[0].String(), "back from 500 to 100, the outputs of 400 offsets repeat")
+
+	f = chained()
+	f.commit(0, 100, 7) // where a cancel with a savepoint ends
+	f.commit(1, 7, 7)
+	s, err = ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.Len(t, s.Known, 2)
+	require.Zero(t, s.Beyond)
 
 	for what, spoil := range map[string]func(f *startsFrom){
 		"an older checkpoint":   func(f *startsFrom) { f.commit(0, 500, 6) },

@@ -1,0 +1,123 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// Coverage says which partitions of a topic the parts of a savepoint hold together. Several instances write one part each; a
+// part knows how many partitions there were, but not who wrote the others.
+type Coverage struct {
+	Source, Topic string
+	// Count is the number of partitions that the topic had at the savepoint. When partitions were added while it was cut, it is
+	// the lowest: an instance need not have taken the new ones yet.
+	Count int32
+	// Held of these are in the parts.
+	Held int32
+	// Missing are the others, as ranges of first and last, in order.
+	Missing [][2]int32
+}
+
+// CoverageOf gives the coverage of all topics that the parts hold, by source and topic.
+func CoverageOf(parts ...*Root) []Coverage {
+	type input struct{ source, topic string }
+	found := map[input][]element.Position{}
+	for _, root := range parts {
+		for i := range root.Tasks {
+			for _, p := range root.Tasks[i].Positions {
+				at := input{root.Tasks[i].Task.Source, p.Topic}
+				found[at] = append(found[at], p)
+			}
+		}
+	}
+	var out []Coverage
+	for at, positions := range found {
+		out = append(out, coverage(at.source, at.topic, positions))
+	}
+	slices.SortFunc(out, func(a, b Coverage) int {
+		return cmp.Or(strings.Compare(a.Source, b.Source), strings.Compare(a.Topic, b.Topic))
+	})
+	return out
+}
+
+// coverage works with gaps, since the number of partitions is only what a file says.
+func coverage(source, topic string, positions []element.Position) Coverage {
+	c := Coverage{Source: source, Topic: topic, Count: positions[0].PartitionCount}
+	held := map[int32]bool{}
+	for _, p := range positions {
+		held[p.Partition], c.Count = true, min(c.Count, p.PartitionCount)
+	}
+	next := int32(0)
+	for _, p := range slices.Sorted(maps.Keys(held)) {
+		if p >= c.Count {
+			break
+		}
+		if p > next {
+			c.Missing = append(c.Missing, [2]int32{next, p - 1})
+		}
+		c.Held, next = c.Held+1, p+1
+	}
+	if next < c.Count {
+		c.Missing = append(c.Missing, [2]int32{next, c.Count - 1})
+	}
+	return c
+}
+
+// String says how much it is: "holds 2 of 4 partitions of in".
+func (c Coverage) String() string {
+	return fmt.Sprintf("holds %d of %d partitions of %s", c.Held, c.Count, c.Topic)
+}
+
+// missing names the partitions that are missing, some of them when they are many.
+func (c Coverage) missing() string {
+	const most = 8
+	var words []string
+	for _, r := range c.Missing[:min(len(c.Missing), most)] {
+		if r[0] == r[1] {
+			words = append(words, fmt.Sprint(r[0]))
+		} else {
+			words = append(words, fmt.Sprintf("%d-%d", r[0], r[1]))
+		}
+	}
+	if len(c.Missing) > most {
+		words = append(words, "…")
+	}
+	if c.Count-c.Held == 1 {
+		return fmt.Sprintf("partition %s of topic %s", words[0], c.Topic)
+	}
+	return fmt.Sprintf("partitions %s of topic %s", strings.Join(words, ", "), c.Topic)
+}
+
+// complete refuses a savepoint of which a part was left out. The tasks of the missing partitions would start without state
+// wherever their source begins, and commit that. A partition that was added since is in no part and starts Fresh. Sources that
+// the plan does not have do not count: nobody reads them.
+func complete(from []*Savepoint, sources []string) error {
+	var roots []*Root
+	for _, s := range from {
+		roots = append(roots, s.Root)
+	}
+	var lacks []string
+	for _, c := range CoverageOf(roots...) {
+		if len(c.Missing) > 0 && slices.Contains(sources, c.Source) {
+			lacks = append(lacks, fmt.Sprintf("%s (%d of %d)", c.missing(), c.Count-c.Held, c.Count))
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	what, more := lacks[0], ""
+	if n := len(lacks) - 1; n > 0 {
+		more = fmt.Sprintf(" (and of %d more topics)", n)
+	}
+	ref := from[0].Ref
+	return fault.Stopf(fault.Usage, "savepoint %s (%s) is not complete: none of the %d parts given holds %s%s, which would start without state; "+
+		"several instances wrote one part each: give all of them, each with --from; the others were likely written into the same directory, %s, with the same id %s, which `processor savepoint list --dir %s` shows",
+		ref.ID, ref.Path, len(from), what, more, path.Dir(ref.Path), ref.ID, path.Dir(ref.Path))
+}
