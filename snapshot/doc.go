@@ -53,6 +53,6 @@
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
 // list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (tasks that only share a name),
 // persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
-// savepointcodec.go, savepointread.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
+// savepointcodec.go, savepointread.go, savepointparts.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
 // remove.go and deleteown.go (all of an application, all of this instance).
 package snapshot

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -116,8 +117,9 @@ func complete(from []*Savepoint, sources []string) error {
 	if n := len(lacks) - 1; n > 0 {
 		more = fmt.Sprintf(" (and of %d more topics)", n)
 	}
-	ref := from[0].Ref
-	return fault.Stopf(fault.Usage, "savepoint %s (%s) is not complete: none of the %d parts given holds %s%s, which would start without state; "+
-		"several instances wrote one part each: give all of them, each with --from; the others were likely written into the same directory, %s, with the same id %s, which `processor savepoint list --dir %s` shows",
-		ref.ID, ref.Path, len(from), what, more, path.Dir(ref.Path), ref.ID, path.Dir(ref.Path))
+	// The id in it is of one instance's own counting: what the parts of one savepoint share is the place and about the time.
+	one, dir := from[0], path.Dir(from[0].Ref.Path)
+	return fault.Stopf(fault.Usage, "savepoint %s is not complete: of the parts given, %d in number, none holds %s%s, which would start without state; several instances wrote one part each: "+
+		"give all of them, each with --from; the others are likely in the same directory, of application %s and about the same time, %s: see `processor savepoint list --dir %s`",
+		one.Ref.Path, len(from), what, more, one.Root.Application, time.UnixMilli(one.Root.CreatedUnixMilli).UTC().Format(time.RFC3339), dir)
 }

@@ -56,7 +56,7 @@ func TestAPartOfASavepointIsRefused(t *testing.T) {
 				_, err := ResolveFrom(in, StartInput{From: []*Savepoint{one}, Sources: sources, Again: again})
 				require.Equal(t, fault.Stop, fault.RecoveryOf(err), "%v", err)
 				require.Equal(t, fault.Usage, fault.CodeOf(err))
-				for _, word := range []string{"partitions 1, 3 of topic orders (2 of 4)", "each with --from", one.Ref.Path, filepath.Dir(one.Ref.Path), "id before-upgrade"} {
+				for _, word := range []string{"partitions 1, 3 of topic orders (2 of 4)", "each with --from", one.Ref.Path, "list --dir " + filepath.Dir(one.Ref.Path), "of application my-shop and about the same time, 2023-11-14T22:13:20Z"} {
 					require.ErrorContains(t, err, word)
 				}
 				_, err = ResolveSavepoints(in, []*Savepoint{one}, sources)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -124,9 +125,24 @@ func newSavepointList() *cobra.Command {
 		if output.json {
 			return writeJSON(cmd.OutOrStdout(), map[string]any{"directory": dir, "savepoints": list})
 		}
-		return printSavepoints(cmd.OutOrStdout(), dir, list)
+		if err := printSavepoints(cmd.OutOrStdout(), dir, list); err != nil {
+			return err
+		}
+		for _, s := range found {
+			if s.Root != nil && (application == "" || s.Application == application) {
+				for _, c := range partial(s.Root) {
+					fmt.Fprintf(cmd.OutOrStdout(), "one of several parts: %s %s\n", s.Ref.Path, c)
+				}
+			}
+		}
+		return nil
 	}
 	return cmd
+}
+
+// partial gives the topics of which a savepoint does not hold all partitions: another instance wrote another part.
+func partial(root *snapshot.Root) []snapshot.Coverage {
+	return slices.DeleteFunc(snapshot.CoverageOf(root), func(c snapshot.Coverage) bool { return len(c.Missing) == 0 })
 }
 
 func printSavepoints(out io.Writer, dir string, list []admin.SavepointInfo) error {
@@ -168,6 +184,14 @@ type savepointTask struct {
 	Bytes       int64      `json:"bytes"`
 }
 
+// inputHeld says how many of the partitions that a topic had a savepoint holds: not all, when it is one part of several.
+type inputHeld struct {
+	Source     string `json:"source"`
+	Topic      string `json:"topic"`
+	Held       int32  `json:"held"`
+	Partitions int32  `json:"partitions"`
+}
+
 type inspectedSavepoint struct {
 	Path        string          `json:"path"`
 	Digest      string          `json:"digest"`
@@ -176,6 +200,7 @@ type inspectedSavepoint struct {
 	Checkpoint  string          `json:"checkpoint"`
 	Cluster     string          `json:"cluster"`
 	Created     time.Time       `json:"created"`
+	Inputs      []inputHeld     `json:"inputs"`
 	Tasks       []savepointTask `json:"tasks"`
 	Entries     int64           `json:"entries"`
 	Verified    bool            `json:"verified"`
@@ -216,7 +241,10 @@ func newSavepointInspect() *cobra.Command {
 func inspectedOf(sp *snapshot.Savepoint) inspectedSavepoint {
 	r := sp.Root
 	doc := inspectedSavepoint{Path: sp.Ref.Path, Digest: sp.Ref.Digest.String(), Application: r.Application, Instance: r.Instance, Checkpoint: r.Name.String(),
-		Cluster: r.ClusterID, Created: time.UnixMilli(r.CreatedUnixMilli).UTC(), Tasks: []savepointTask{}}
+		Cluster: r.ClusterID, Created: time.UnixMilli(r.CreatedUnixMilli).UTC(), Inputs: []inputHeld{}, Tasks: []savepointTask{}}
+	for _, c := range snapshot.CoverageOf(r) {
+		doc.Inputs = append(doc.Inputs, inputHeld{c.Source, c.Topic, c.Held, c.Count})
+	}
 	for i := range r.Tasks {
 		t := &r.Tasks[i]
 		out := savepointTask{Task: t.Task.String(), Parallelism: t.Parallelism, Positions: []position{}, States: []string{}}
@@ -235,8 +263,14 @@ func inspectedOf(sp *snapshot.Savepoint) inspectedSavepoint {
 }
 
 func printSavepoint(out io.Writer, d inspectedSavepoint) error {
-	fmt.Fprintf(out, "savepoint    %s\napplication  %s, instance %s, cluster %s\ncheckpoint   %s\ncreated      %s\ndigest       %s\n\n",
+	fmt.Fprintf(out, "savepoint    %s\napplication  %s, instance %s, cluster %s\ncheckpoint   %s\ncreated      %s\ndigest       %s\n",
 		d.Path, d.Application, d.Instance, d.Cluster, d.Checkpoint, d.Created.Format(time.RFC3339), d.Digest)
+	for _, h := range d.Inputs {
+		if h.Held < h.Partitions {
+			fmt.Fprintf(out, "part         it holds %d of %d partitions of %s: other instances wrote the others; a start wants all parts, each with --from\n", h.Held, h.Partitions, h.Topic)
+		}
+	}
+	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TASK\tPOSITIONS\tSTATES\tENTRIES\tSIZE")
 	for _, t := range d.Tasks {
