@@ -58,15 +58,20 @@ func formatf(format string, args ...any) error { return errFormat(fmt.Sprintf(fo
 // ioFault classes an error of the checkpoint directory. Cancellation, absence and existence pass unclassed: the
 // caller knows what they mean.
 func ioFault(dir, what string, err error) error {
+	return ioFaultOf(checkpointDir, dir, what, err)
+}
+
+// ioFaultOf is ioFault for a directory of any kind.
+func ioFaultOf(kind, dir, what string, err error) error {
 	var classed *fault.Error
 	switch {
 	case err == nil, errors.As(err, &classed), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist):
 		return err
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fault.Restartf(fault.CheckpointDir, "checkpoint directory %s is full: %s: %w", dir, what, err)
+		return fault.Restartf(fault.CheckpointDir, "%s %s is full: %s: %w", kind, dir, what, err)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
-		return fault.Stopf(fault.CheckpointDir, "checkpoint directory %s cannot be used: %s: %w", dir, what, err)
+		return fault.Stopf(fault.CheckpointDir, "%s %s cannot be used: %s: %w", kind, dir, what, err)
 	}
-	return fault.Restartf(fault.CheckpointDir, "checkpoint directory %s: %s: %w", dir, what, err)
+	return fault.Restartf(fault.CheckpointDir, "%s %s: %s: %w", kind, dir, what, err)
 }

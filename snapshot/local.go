@@ -25,9 +25,10 @@ import (
 
 // Local is Storage in a directory.
 type Local struct {
-	fs  vfs.FS
-	dir string // for messages
-	id  string // 8 hex digits that begin the names of this Local's temporary files
+	fs   vfs.FS
+	dir  string // for messages
+	kind string // how messages call the directory
+	id   string // 8 hex digits that begin the names of this Local's temporary files
 
 	mu    sync.Mutex
 	known map[string]bool // directories that are durable
@@ -44,19 +45,26 @@ var (
 
 // OpenLocal opens a directory as Storage, making it when it is not there, and checks that it can be read and
 // written. Errors are faults with code CheckpointDir that name the directory and the reason.
-func OpenLocal(dir string) (*Local, error) {
+func OpenLocal(dir string) (*Local, error) { return openLocal(checkpointDir, dir) }
+
+// How messages call the directories.
+const (
+	checkpointDir = "checkpoint directory"
+	savepointDir  = "savepoint directory"
+)
+
+func openLocal(kind, dir string) (*Local, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s: %w", dir, err)
+		return nil, fault.Stopf(fault.CheckpointDir, "%s %s: %w", kind, dir, err)
 	}
 	if err := os.MkdirAll(abs, 0o750); err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s cannot be made: %w", abs, err)
+		return nil, fault.Stopf(fault.CheckpointDir, "%s %s cannot be made: %w", kind, abs, err)
 	}
-	osfs, err := vfs.OpenOS(abs)
+	l, err := openLocalReadOnly(kind, abs)
 	if err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s cannot be opened: %w", abs, err)
+		return nil, err
 	}
-	l := NewLocal(osfs, abs)
 	if err := l.probe(); err != nil {
 		l.Close()
 		return nil, err
@@ -65,17 +73,24 @@ func OpenLocal(dir string) (*Local, error) {
 }
 
 // OpenLocalReadOnly opens a directory that exists, for tools that only look.
-func OpenLocalReadOnly(dir string) (*Local, error) {
+func OpenLocalReadOnly(dir string) (*Local, error) { return openLocalReadOnly(checkpointDir, dir) }
+
+func openLocalReadOnly(kind, dir string) (*Local, error) {
 	osfs, err := vfs.OpenOS(dir)
 	if err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "checkpoint directory %s cannot be opened: %w", dir, err)
+		return nil, fault.Stopf(fault.CheckpointDir, "%s %s cannot be opened: %w", kind, dir, err)
 	}
-	return NewLocal(osfs, dir), nil
+	l := NewLocal(osfs, dir)
+	l.kind = kind
+	return l, nil
 }
+
+// fault classes an error of the directory; see ioFault.
+func (l *Local) fault(what string, err error) error { return ioFaultOf(l.kind, l.dir, what, err) }
 
 // NewLocal makes Storage of a file system; dir is how messages name it. The file system is closed with the Local.
 func NewLocal(fsys vfs.FS, dir string) *Local {
-	l := &Local{fs: fsys, dir: dir, id: randomHex(), known: map[string]bool{".": true}, busy: map[string]bool{}, swept: map[string]bool{}}
+	l := &Local{fs: fsys, dir: dir, kind: checkpointDir, id: randomHex(), known: map[string]bool{".": true}, busy: map[string]bool{}, swept: map[string]bool{}}
 	l.SetWriteBuffer(DefaultWriteBufferSize)
 	return l
 }
@@ -89,7 +104,7 @@ func (l *Local) SetWriteBuffer(bytes int) {
 // not at the first checkpoint.
 func (l *Local) probe() error {
 	if _, err := l.fs.ReadDir("."); err != nil {
-		return ioFault(l.dir, "it cannot be read", err)
+		return l.fault("it cannot be read", err)
 	}
 	tmp := l.tempName(".")
 	f, err := l.fs.Create(tmp)
@@ -100,7 +115,7 @@ func (l *Local) probe() error {
 			err = errors.Join(err, rerr)
 		}
 	}
-	return ioFault(l.dir, "it cannot be written", err)
+	return l.fault("it cannot be written", err)
 }
 
 // Location gives the directory.
@@ -134,7 +149,7 @@ func (l *Local) Put(ctx context.Context, name string, write func(io.Writer) erro
 	if errors.Is(err, fs.ErrNotExist) {
 		err = l.missing(name, err)
 	}
-	return info, ioFault(l.dir, "write "+name, err)
+	return info, l.fault("write "+name, err)
 }
 
 // missing tells a file that was taken away while it was written from a directory that is gone. Others remove what this
@@ -142,9 +157,9 @@ func (l *Local) Put(ctx context.Context, name string, write func(io.Writer) erro
 // attempt finds out which.
 func (l *Local) missing(name string, err error) error {
 	if _, rerr := l.fs.ReadDir("."); errors.Is(rerr, fs.ErrNotExist) {
-		return fault.Stopf(fault.CheckpointDir, "checkpoint directory %s has vanished: write %s: %w", l.dir, name, err)
+		return fault.Stopf(fault.CheckpointDir, "%s %s has vanished: write %s: %w", l.kind, l.dir, name, err)
 	}
-	return fault.Restartf(fault.CheckpointDir, "checkpoint directory %s: write %s: the file was removed while it was written: this process has slept for long, or another one uses its instance id: %w", l.dir, name, err)
+	return fault.Restartf(fault.CheckpointDir, "%s %s: write %s: the file was removed while it was written: this process has slept for long, or another one uses its instance id: %w", l.kind, l.dir, name, err)
 }
 
 func (l *Local) put(ctx context.Context, name string, write func(io.Writer) error) (FileInfo, error) {
@@ -291,7 +306,7 @@ func (l *Local) Open(ctx context.Context, name string) (Object, error) {
 	}
 	f, err := l.fs.Open(name)
 	if err != nil {
-		return nil, ioFault(l.dir, "read "+name, err)
+		return nil, l.fault("read "+name, err)
 	}
 	return f, nil
 }
@@ -307,7 +322,7 @@ func (l *Local) List(ctx context.Context, prefix string) ([]FileInfo, error) {
 	}
 	var out []FileInfo
 	if err := l.walk(ctx, start, &out); err != nil {
-		return nil, ioFault(l.dir, "list "+prefix, err)
+		return nil, l.fault("list "+prefix, err)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
@@ -347,7 +362,7 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 	if !validPath(name) {
 		return fmt.Errorf("delete %q: %w", name, fs.ErrInvalid)
 	}
-	return ioFault(l.dir, "delete "+name, l.fs.Remove(name))
+	return l.fault("delete "+name, l.fs.Remove(name))
 }
 
 // Sweep removes temporary files directly below a prefix, save those that this Local is writing: the first time all, for
@@ -380,7 +395,7 @@ func (l *Local) Sweep(ctx context.Context, prefix string) (int, error) {
 		err = nil // one that is gone meanwhile was finished
 		n++
 	}
-	return n, ioFault(l.dir, "sweep "+prefix, err)
+	return n, l.fault("sweep "+prefix, err)
 }
 
 func (l *Local) isBusy(tmp string) bool {

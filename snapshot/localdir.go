@@ -26,7 +26,7 @@ func (l *Local) SyncDir(ctx context.Context, prefix string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return ioFault(l.dir, "sync "+prefix, err)
+	return l.fault("sync "+prefix, err)
 }
 
 // Retire removes old temporary files of a directory, whoever wrote them, and the directory when that leaves it empty.
@@ -45,7 +45,7 @@ func (l *Local) Retire(ctx context.Context, prefix string, before time.Time) (bo
 			return false, err
 		}
 		if err := l.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, ioFault(l.dir, "retire "+prefix, err)
+			return false, l.fault("retire "+prefix, err)
 		}
 	}
 	if err == nil {
@@ -57,5 +57,5 @@ func (l *Local) Retire(ctx context.Context, prefix string, before time.Time) (bo
 	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, fs.ErrExist):
 		return false, nil // something else lies in it, or somebody has just written to it
 	}
-	return false, ioFault(l.dir, "retire "+prefix, err)
+	return false, l.fault("retire "+prefix, err)
 }

@@ -354,7 +354,7 @@ func (in *ResolveInput) checkStates(t *TaskFacts, ref RootRef, entry *TaskEntry)
 	}
 	if len(dropped) > 0 && !in.DropStates {
 		return refuse(ReasonStateDropped, element.TopicPartition{}, "task %s: checkpoint %s holds state that no step of the topology owns: %s; "+
-			"restore the step or its name, allow dropped state, or start under another application name", t.Task, ref.Name, strings.Join(dropped, ", "))
+			"restore the step or its name, let it go with --allow-dropped-state, or start under another application name", t.Task, ref.Name, strings.Join(dropped, ", "))
 	}
 	return nil
 }

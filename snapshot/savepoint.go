@@ -95,6 +95,16 @@ func writeSavepoint(ctx context.Context, cfg SavepointConfig, head SavepointHead
 	return ref, err
 }
 
+// CheckSavepointDir makes the directory that savepoints are to lie in when it is not there, and checks that it can be read and
+// written. Errors are faults that name the directory and the reason.
+func CheckSavepointDir(dir string) error {
+	l, err := openSavepoints(dir, false)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
 // openSavepoints opens the directory that savepoints lie in.
 func openSavepoints(dir string, readOnly bool) (*Local, error) {
 	p, isURL := strings.CutPrefix(dir, "file://")
@@ -104,9 +114,9 @@ func openSavepoints(dir string, readOnly bool) (*Local, error) {
 	case isURL && !strings.HasPrefix(p, "/"), !isURL && strings.Contains(dir, "://"):
 		return nil, fault.Stopf(fault.BadFile, "savepoint directory %q: only directories and file:///… URLs are supported", dir)
 	case readOnly:
-		return OpenLocalReadOnly(p)
+		return openLocalReadOnly(savepointDir, p)
 	}
-	return OpenLocal(p)
+	return openLocal(savepointDir, p)
 }
 
 // savepointWriter writes one savepoint.

@@ -94,7 +94,7 @@ func (r *importing) task(t *TaskFacts, from []*Savepoint) {
 func (r *importing) goneSources(s *Savepoint, sources []string) {
 	for _, d := range s.goneSources(sources) {
 		r.refuse(element.TaskID{Source: d.Stage}, refuse(ReasonStateDropped, element.TopicPartition{}, "source %s: savepoint %s (%s) holds state of it, %s, and the topology has no such source; "+
-			"restore the source or its name, or allow dropped state", d.Stage, s.Ref.ID, s.Ref.Path, strings.Join(d.States, ", ")))
+			"restore the source or its name, or let it go with --allow-dropped-state", d.Stage, s.Ref.ID, s.Ref.Path, strings.Join(d.States, ", ")))
 	}
 }
 

@@ -204,7 +204,7 @@ func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
 				what += fmt.Sprintf(" and %d records in flight", d.InFlight)
 			}
 			no := refuse(reason, element.TopicPartition{}, "stage %s: checkpoint %s holds %s of it, and the topology has no such exchange; "+
-				"restore the exchange or its name, allow dropped state, or start under another application name", d.Stage, ref.Name, what)
+				"restore the exchange or its name, let it go with --allow-dropped-state, or start under another application name", d.Stage, ref.Name, what)
 			no.Task = element.TaskID{Source: d.Stage}
 			out = append(out, *no)
 		}
@@ -282,7 +282,7 @@ func (in *ResolveInput) checkStage(s *StageFacts, ref RootRef, old []TaskEntry) 
 		if e.Parallelism == 0 {
 			if len(e.States) > 0 && !in.DropStates {
 				return refuse(ReasonStateDropped, element.TopicPartition{}, "stage %s: checkpoint %s holds state of a source of this name, which is now an exchange; "+
-					"give the exchange another name, or allow dropped state", s.Name, ref.Name)
+					"give the exchange another name, or let it go with --allow-dropped-state", s.Name, ref.Name)
 			}
 			continue
 		}

@@ -183,7 +183,7 @@ func TestAStageThatIsGoneIsRefused(t *testing.T) {
 	s := newStaged(t)
 	for _, stages := range [][]StageFacts{nil, {{Name: "other", Parallelism: 1, MaxParallelism: 128}}} {
 		s.in.Stages, s.in.DropStates = stages, false
-		no := s.refused(ReasonStateDropped, fault.StateMismatch, "stage by-user", "totals/acc", "4 records in flight", "allow dropped state")
+		no := s.refused(ReasonStateDropped, fault.StateMismatch, "stage by-user", "totals/acc", "4 records in flight", "let it go with --allow-dropped-state")
 		require.Equal(t, stageName, no.Refusals[0].Task.Source)
 		s.in.DropStates = true
 		d := s.resolve()

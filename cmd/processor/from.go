@@ -62,8 +62,6 @@ func (f *startFlags) wayOn(err error, file string) error {
 		return err
 	case refused.Has(snapshot.ReasonOtherLineage):
 		return fmt.Errorf("%w; another name: `processor run %s --set application=NAME --from …`, repeated outputs: --accept-duplicates, a reset: `processor reset %s`", err, file, file)
-	case refused.Has(snapshot.ReasonStateDropped) && !f.allowDropped:
-		return fmt.Errorf("%w; --allow-dropped-state lets it go", err)
 	}
 	return err
 }

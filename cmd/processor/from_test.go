@@ -71,7 +71,7 @@ func TestTheWayFromASavepoint(t *testing.T) {
 	code, _, stderr = cli(t, "run", s.file, "--set", "data-dir="+s.path("b"), "-s", path)
 	require.Equal(t, 23, code, stderr)
 	require.Contains(t, stderr, "holds state that no step of the topology owns: totals/")
-	require.Contains(t, stderr, "--allow-dropped-state lets it go")
+	require.Contains(t, stderr, "let it go with --allow-dropped-state")
 	s.more = []string{"-s", path, "-n", "--claim-mode", "CLAIM"}
 	b = s.run("b")
 	require.Eventually(t, func() bool { _, err := os.Stat(path); return os.IsNotExist(err) }, 20*time.Second, 20*time.Millisecond, "%s", func() string { return s.log("b") })
