@@ -240,7 +240,7 @@ func listCheckpoints(ctx context.Context, out io.Writer, repo *snapshot.Reposito
 		return nil
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tINSTANCE\tCREATED\tSTATUS\tTASKS\tPOSITIONS\tDELTA\tFULL\tGROUP")
+	fmt.Fprintln(w, "NAME\tINSTANCE\tCREATED\tSTATUS\tTASKS\tPOSITIONS\tRUNS-DELTA\tRUNS-FULL\tGROUP")
 	for i := range list {
 		c := &list[i]
 		created := "-"

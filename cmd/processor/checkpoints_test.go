@@ -106,7 +106,7 @@ func TestCheckpointsListShowsNewestFirstWithWhatIsKnownOfEach(t *testing.T) {
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 5)
-	require.Equal(t, []string{"NAME", "INSTANCE", "CREATED", "STATUS", "TASKS", "POSITIONS", "DELTA", "FULL", "GROUP"}, strings.Fields(lines[0]))
+	require.Equal(t, []string{"NAME", "INSTANCE", "CREATED", "STATUS", "TASKS", "POSITIONS", "RUNS-DELTA", "RUNS-FULL", "GROUP"}, strings.Fields(lines[0]))
 	for i, want := range [][]string{{"4-0000000000000abc", "unconfirmed", "orders/0:400"}, {"3-0000000000000abc", "committed", "orders/0:300"}, {"2-0000000000000abc", "committed"}, {"1-0000000000000abc", "committed"}} {
 		for _, text := range append(want, "i-1", "2023-11-14T22:13:20Z") {
 			require.Contains(t, lines[i+1], text)

@@ -104,10 +104,7 @@ func confirm(cmd *cobra.Command, yes bool, question string) error {
 		return nil
 	}
 	in, ok := cmd.InOrStdin().(*os.File)
-	if !ok {
-		return fault.Stopf(fault.Usage, "nothing is deleted without --yes")
-	}
-	if info, err := in.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	if !ok || !readsTerminal(in) {
 		return fault.Stopf(fault.Usage, "nothing is deleted without --yes")
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s [y/N] ", question)
