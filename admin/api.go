@@ -37,6 +37,8 @@ type Part struct {
 	Partitions []string `json:"partitions"`
 	// StandingBy: the instance has no tasks at the moment.
 	StandingBy bool `json:"standing_by,omitempty"`
+	// OffsetsOnly: the instance takes no checkpoints (checkpointing.interval: disabled), it commits offsets.
+	OffsetsOnly bool `json:"offsets_only,omitempty"`
 }
 
 // Triggered is the answer to a manual checkpoint.

@@ -134,7 +134,12 @@ type answer struct {
 	err       error
 }
 
-// Checkpoint takes a checkpoint now. ok is false when nothing has changed since the last one, so that none is needed.
+// errNoSnapshots refuses what only a service with checkpoints can do. Another attempt would not do better.
+func errNoSnapshots() error {
+	return fault.Stopf(fault.NotRunning, "the service takes no checkpoints and no savepoints (checkpointing.interval: disabled)")
+}
+
+// Checkpoint takes a checkpoint now. It is refused with Config.NoSnapshots, as are savepoints. ok is false when nothing has changed since the last one, so that none is needed.
 func (r *Runner) Checkpoint(ctx context.Context) (stats checkpoint.CheckpointStats, ok bool, err error) {
 	ans, err := r.request(ctx, &request{})
 	return ans.stats, !ans.skipped, err
@@ -168,6 +173,9 @@ func (r *Runner) request(ctx context.Context, q *request) (answer, error) {
 
 // place hands a request to the attempt that runs.
 func (r *Runner) place(ctx context.Context, q *request) error {
+	if r.cfg.NoSnapshots {
+		return errNoSnapshots()
+	}
 	q.reply = make(chan answer, 1)
 	err := r.ask(ctx, func(a *attempt) error { return a.take(q) })
 	if errors.Is(err, errNoAttempt) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
@@ -137,6 +138,13 @@ func TestNoSnapshots(t *testing.T) {
 			w.produce(100, 5)
 			w.outputs()
 			w.caughtUp()
+			r := w.r
+			_, _, err := r.Checkpoint(t.Context())
+			require.ErrorContains(t, err, "checkpointing.interval: disabled")
+			_, err = r.Savepoint(t.Context(), t.TempDir())
+			require.ErrorContains(t, err, "checkpointing.interval: disabled")
+			_, err = r.SavepointAtStop(t.Context(), t.TempDir())
+			require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 			require.NoError(t, stop())
 			w.mu.Lock()
 			n, err := serde.Int64().Decode(w.output[100].Value)

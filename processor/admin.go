@@ -197,6 +197,9 @@ func (o *operations) Checkpoints(ctx context.Context) (admin.Report, error) {
 	if st.Cause != nil {
 		rep.Cause = st.Cause.Error()
 	}
+	if o.s.cfg.DisabledCheckpoints {
+		return rep, nil // the engine's are commits of offsets only
+	}
 	if st.Last != nil {
 		rep.Committed, rep.Root = st.Last.Name.String(), st.Last.Path
 	}
@@ -240,7 +243,7 @@ func (o *operations) running(ctx context.Context) (*engine.Runner, engine.Status
 
 // part begins the answer of this instance.
 func (o *operations) part(st engine.Status) admin.Part {
-	p := admin.Part{Instance: o.s.instance, Partitions: []string{}, StandingBy: st.State == engine.StandingBy}
+	p := admin.Part{Instance: o.s.instance, Partitions: []string{}, StandingBy: st.State == engine.StandingBy, OffsetsOnly: o.s.cfg.DisabledCheckpoints}
 	for _, t := range st.Tasks {
 		if t.Position.Topic != "" {
 			p.Partitions = append(p.Partitions, t.Position.TopicPartition.String())
@@ -254,8 +257,19 @@ func (o *operations) nameOf(s checkpoint.CheckpointStats) string {
 	return element.CheckpointName{ID: s.ID, Incarnation: o.s.incarnation}.String()
 }
 
+// snapshots refuses, at once and in any state, what a service without checkpoints cannot do.
+func (o *operations) snapshots() error {
+	if o.s.cfg.DisabledCheckpoints {
+		return fault.Stopf(fault.NotRunning, "the service takes no checkpoints and no savepoints (checkpointing.interval: disabled)")
+	}
+	return nil
+}
+
 // TriggerCheckpoint takes a checkpoint now.
 func (o *operations) TriggerCheckpoint(ctx context.Context) (admin.Triggered, error) {
+	if err := o.snapshots(); err != nil {
+		return admin.Triggered{}, err
+	}
 	r, st, err := o.running(ctx)
 	if err != nil {
 		return admin.Triggered{}, err
@@ -284,11 +298,7 @@ func (o *operations) savepointDir(dir string) (string, error) {
 	if text := rules.Dir(dir); text != "" {
 		return "", fault.Stopf(fault.Usage, "savepoint directory %q %s", dir, text)
 	}
-	l, err := snapshot.OpenLocal(rules.DirOf(dir))
-	if err != nil {
-		return "", err
-	}
-	return rules.DirOf(dir), l.Close()
+	return rules.DirOf(dir), snapshot.CheckSavepointDir(rules.DirOf(dir))
 }
 
 // Savepoints lists the savepoint directory.
@@ -327,6 +337,9 @@ func SavepointInfoOf(s snapshot.SavepointInfo) admin.SavepointInfo {
 
 // TriggerSavepoint takes a savepoint of this instance's tasks.
 func (o *operations) TriggerSavepoint(ctx context.Context, dir string) (admin.Part, error) {
+	if err := o.snapshots(); err != nil {
+		return admin.Part{}, err
+	}
 	dir, err := o.savepointDir(dir)
 	if err != nil {
 		return admin.Part{}, err
@@ -364,9 +377,12 @@ func (o *operations) withSavepoint(ctx context.Context, p admin.Part, ref snapsh
 
 // Cancel stops the instance. A savepoint is cut at the last checkpoint, so that nothing is committed behind it.
 func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, error) {
-	out := admin.Part{Instance: o.s.instance, Partitions: []string{}}
+	out := o.part(engine.Status{})
 	var wait func(context.Context) (snapshot.SavepointRef, error)
 	if c.Savepoint {
+		if err := o.snapshots(); err != nil {
+			return out, err // before anything stops: who wants a savepoint does not want to end without one
+		}
 		dir, err := o.savepointDir(c.Dir)
 		if err != nil {
 			return out, err
@@ -414,7 +430,11 @@ func (s *service) cancel(_ context.Context, deleteState bool) {
 	if !first {
 		return
 	}
-	s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
+	if s.cfg.DisabledCheckpoints {
+		s.log.Info("cancelled: committing the offsets a last time")
+	} else {
+		s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
+	}
 	if r := s.runner.Load(); r != nil && deleteState {
 		r.Forget()
 	}

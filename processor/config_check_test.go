@@ -120,8 +120,7 @@ func TestIgnored(t *testing.T) {
 		want   []string
 	}{
 		"nothing by default": {func(*Config) {}, nil},
-		"memory": {func(c *Config) { c.Backend = Memory },
-			[]string{"state.backend.local-recovery true: state.backend memory keeps no local copy"}},
+		"memory alone":       {func(c *Config) { c.Backend = Memory }, nil},
 		"memory with places": {func(c *Config) { c.Backend, c.NoLocalRecovery, c.LocalDirs = Memory, true, []string{"/a"} },
 			[]string{"state.local.root-dirs [/a]: state.backend memory keeps no local copy"}},
 		"the default place is none that was given": {func(c *Config) { c.DataDir, c.NoLocalRecovery, c.LocalDirs = "/d", true, []string{"/d/local"} }, nil},
@@ -133,10 +132,7 @@ func TestIgnored(t *testing.T) {
 		"at-least-once with what was derived": {func(c *Config) { c.Mode, c.MinPause, c.TransactionTimeout = AtLeastOnce, time.Minute, 115*time.Second }, nil},
 		"a small buffer": {func(c *Config) { c.WriteBufferSize, c.MemoryThreshold = 8<<10, 64<<10 },
 			[]string{"state.backend.fs.write-buffer-size 8kb: state.backend.fs.memory-threshold 64kb is larger and counts"}},
-		"no time to tolerate": {func(c *Config) { c.TolerableFailures = -1 },
-			[]string{"checkpointing.tolerable-failures unlimited: a checkpoint that times out is not tolerated, since transaction.timeout 1m leaves no time for another; with 1m41s it does"}},
-		"time to tolerate": {func(c *Config) { c.TolerableFailures, c.TransactionTimeout = 2, 101*time.Second }, nil},
-		"disabled alone":   {func(c *Config) { c.DisabledCheckpoints = true }, nil},
+		"disabled alone": {func(c *Config) { c.DisabledCheckpoints = true }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{Brokers: []string{"h:1"}}
@@ -146,6 +142,20 @@ func TestIgnored(t *testing.T) {
 			require.Equal(t, c.want, Ignored(cfg.withDefaults()), "defaults filled in change nothing")
 		})
 	}
+}
+
+func TestWhatHasLessEffectAndWhichDefaultsHaveNone(t *testing.T) {
+	c := Config{TolerableFailures: -1}
+	require.Empty(t, Ignored(c))
+	require.Equal(t, []string{"checkpointing.tolerable-failures unlimited: a checkpoint that times out is not tolerated, since transaction.timeout 1m leaves no time for another; with 1m41s it does"}, Limited(c))
+	c.TransactionTimeout = 101 * time.Second
+	require.Empty(t, Limited(c))
+	require.Empty(t, Limited(Config{TolerableFailures: 1, DisabledCheckpoints: true}))
+	require.Empty(t, Idle(c))
+	c.Backend = Memory
+	require.Equal(t, []string{"state.backend.local-recovery true: state.backend memory keeps no local copy"}, Idle(c))
+	c.NoLocalRecovery = true
+	require.Empty(t, Idle(c))
 }
 
 func TestIgnoredWithoutCheckpoints(t *testing.T) {

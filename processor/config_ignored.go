@@ -7,8 +7,8 @@ import (
 	"github.com/millweir/millweir/internal/rules"
 )
 
-// Ignored names the settings that were changed from their defaults and have no effect, or less than one may think, with
-// the chosen backend and mode: one line each, for the log of the start. The configuration has passed Check.
+// Ignored names the settings that were changed from their defaults and have no effect with the chosen backend and mode: one
+// line each, for the log of the start. The configuration has passed Check.
 func Ignored(c Config) []string {
 	def := Config{DataDir: c.DataDir, Interval: c.Interval, MinPause: c.MinPause, CheckpointTimeout: c.CheckpointTimeout}.withDefaults()
 	c = c.withDefaults()
@@ -25,12 +25,6 @@ func Ignored(c Config) []string {
 		const why = "checkpointing.mode at-least-once uses no transactions and holds no output back"
 		note(c.TransactionTimeout != def.TransactionTimeout, "transaction.timeout", rules.Duration(c.TransactionTimeout), why)
 		note(c.HoldBackLimit != def.HoldBackLimit, "sink.hold-back-limit", rules.Size(c.HoldBackLimit), why)
-	case c.TolerableFailures != 0:
-		// Two timeouts: that of the checkpoint that fails, and that of the one which covers it.
-		least := max(c.Interval, c.MinPause) + 2*c.CheckpointTimeout
-		note(c.TransactionTimeout < least, "checkpointing.tolerable-failures", countOf(c.TolerableFailures), fmt.Sprintf(
-			"a checkpoint that times out is not tolerated, since transaction.timeout %s leaves no time for another; with %s it does",
-			rules.Duration(c.TransactionTimeout), rules.Duration(least)))
 	}
 	if !c.DisabledCheckpoints {
 		note(c.WriteBufferSize != def.WriteBufferSize && c.WriteBufferSize < c.inlineBelow(), "state.backend.fs.write-buffer-size", rules.Size(c.WriteBufferSize),
@@ -38,12 +32,34 @@ func Ignored(c Config) []string {
 	}
 	if c.Backend == Memory {
 		const why = "state.backend memory keeps no local copy"
-		note(!c.NoLocalRecovery, "state.backend.local-recovery", true, why)
 		note(!slices.Equal(c.LocalDirs, def.LocalDirs), "state.local.root-dirs", c.LocalDirs, why)
 	} else if c.NoLocalRecovery {
 		note(!slices.Equal(c.LocalDirs, def.LocalDirs), "state.local.root-dirs", c.LocalDirs, "state.backend.local-recovery false keeps no local copy")
 	}
 	return out
+}
+
+// Limited says which of the settings have less effect than one may think, likewise: one line each.
+func Limited(c Config) []string {
+	c = c.withDefaults()
+	if c.DisabledCheckpoints || c.Mode == AtLeastOnce || c.TolerableFailures == 0 {
+		return nil
+	}
+	// Two timeouts: that of the checkpoint that fails, and that of the one which covers it.
+	least := max(c.Interval, c.MinPause) + 2*c.CheckpointTimeout
+	if c.TransactionTimeout >= least {
+		return nil
+	}
+	return []string{fmt.Sprintf("checkpointing.tolerable-failures %s: a checkpoint that times out is not tolerated, since transaction.timeout %s leaves no time for another; with %s it does",
+		countOf(c.TolerableFailures), rules.Duration(c.TransactionTimeout), rules.Duration(least))}
+}
+
+// Idle names the defaults that have no effect with the chosen backend: nobody need have asked for them.
+func Idle(c Config) []string {
+	if c.Backend == Memory && !c.NoLocalRecovery {
+		return []string{"state.backend.local-recovery true: state.backend memory keeps no local copy"}
+	}
+	return nil
 }
 
 // ignoredWithout names what has no effect without checkpoints.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"iter"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -316,7 +317,11 @@ func (k *keeper) rebuild(task element.TaskID) {
 		return
 	}
 	k.local.Soon()
-	k.log.Info("local copy of a task's state built anew", "task", task.String(), "checkpoint", l.root.Name.String(),
+	level := slog.LevelInfo
+	if entries == 0 {
+		level = slog.LevelDebug // a task without state, most likely: there was nothing to build
+	}
+	k.log.Log(k.ctx, level, "local copy of a task's state built anew", "task", task.String(), "checkpoint", l.root.Name.String(),
 		"entries", entries, "took", time.Since(began).Round(time.Millisecond))
 }
 

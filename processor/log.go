@@ -110,6 +110,38 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 	return lis
 }
 
+// logOffsets puts in place of what tells of checkpoints what tells of a service that takes none and commits offsets.
+func logOffsets(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
+	first := new(atomic.Bool)
+	started, ended := lis.AttemptStarted, lis.AttemptEnded
+	lis.AttemptStarted = func(i engine.AttemptInfo) {
+		first.Store(true)
+		started(i)
+	}
+	lis.AttemptEnded = func(n int, err error, rec fault.Recovery, delay time.Duration) {
+		if err == nil || rec == fault.Stop {
+			ended(n, err, rec, delay)
+			return
+		}
+		log.Warn("attempt failed, going back to the committed offsets", "attempt", n, "recovery", rec.String(), "delay", delay.Round(time.Millisecond), "error", err)
+		if user.AttemptEnded != nil {
+			user.AttemptEnded(n, err, rec, delay)
+		}
+	}
+	lis.CheckpointCompleted = func(s checkpoint.CheckpointStats) {
+		level := slog.LevelDebug
+		if first.Swap(false) {
+			level = slog.LevelInfo
+		}
+		log.Log(context.Background(), level, "offsets committed", "reason", s.Reason.String(), "took", s.EndToEnd.Round(time.Millisecond))
+		call(user.CheckpointCompleted, s)
+	}
+	lis.Left = func(tps []element.TopicPartition) {
+		log.Info("partitions given up after their offsets were committed", "partitions", tps)
+		call(user.Left, tps)
+	}
+}
+
 // logGivenUp adds what tells of what is not as it should be, and goes on all the same.
 func logGivenUp(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 	logAbandoned(log, lis, user)

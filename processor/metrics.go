@@ -36,6 +36,7 @@ type metrics struct {
 	mu        sync.Mutex
 	counts    admin.Totals
 	inFlight  uint64
+	looping   uint64                      // records on feedback edges at checkpoints that completed
 	last      *checkpoint.CheckpointStats // the newest that completed
 	completed time.Time                   // when
 	seen      map[element.TaskID]*taskCounts
@@ -84,6 +85,26 @@ func (m *metrics) totals() admin.Totals {
 // listener counts, and passes everything on.
 func (m *metrics) listener(user engine.Listener) engine.Listener {
 	lis := user
+	lis.Looping = func(id element.CheckpointID, records int64) {
+		m.mu.Lock()
+		m.looping += uint64(max(records, 0))
+		m.mu.Unlock()
+		if user.Looping != nil {
+			user.Looping(id, records)
+		}
+	}
+	lis.AttemptEnded = func(n int, err error, rec fault.Recovery, delay time.Duration) {
+		m.mu.Lock()
+		m.counts.Failed += m.inFlight // they end with the attempt
+		m.inFlight = 0
+		m.mu.Unlock()
+		if user.AttemptEnded != nil {
+			user.AttemptEnded(n, err, rec, delay)
+		}
+	}
+	if m.s.cfg.DisabledCheckpoints {
+		return lis // what the engine calls checkpoints only commits offsets
+	}
 	lis.CheckpointTriggered = func(id element.CheckpointID) {
 		m.mu.Lock()
 		m.counts.Triggered++
@@ -107,15 +128,6 @@ func (m *metrics) listener(user engine.Listener) engine.Listener {
 		m.mu.Unlock()
 		if user.CheckpointAbandoned != nil {
 			user.CheckpointAbandoned(ids, reason, err)
-		}
-	}
-	lis.AttemptEnded = func(n int, err error, rec fault.Recovery, delay time.Duration) {
-		m.mu.Lock()
-		m.counts.Failed += m.inFlight // they end with the attempt
-		m.inFlight = 0
-		m.mu.Unlock()
-		if user.AttemptEnded != nil {
-			user.AttemptEnded(n, err, rec, delay)
 		}
 	}
 	return lis
@@ -151,6 +163,7 @@ var (
 	descSkipped    = desc("num_records_skipped", "Records that the policy of their source let go, likewise.", "stage", labelPartition)
 	descStored     = desc("state_size_bytes", "What the committed state of a task is stored in.", "stage", labelPartition)
 	descUncommit   = desc("uncommitted_bytes", "State of a task that has changed since the last commit.", "stage", labelPartition)
+	descLooping    = desc("feedback_records", "Records on feedback edges at committed checkpoints, added up: what a failure right behind each would have lost.")
 	descCommitted  = desc("committed_offset", "Committed position of a partition that the instance owns: the next offset to process.", labelTopic, labelPartition)
 	descLag        = desc("records_lag", "Last stable offset minus committed position of a partition that the instance owns.", labelTopic, labelPartition)
 	descOpen       = desc("open_transaction_offsets", "Offsets behind the last stable one: what open transactions keep from being read.", labelTopic, labelPartition)
@@ -158,7 +171,7 @@ var (
 
 	descs = []*prometheus.Desc{descInfo, descState, descReady, descRestarts, descAttempt, descTotal, descCompleted, descFailed, descAbandoned, descInProgress,
 		descLastID, descLastTime, descDuration, descPhase, descSize, descFull, descBuffered, descAlignment, descDelay,
-		descIn, descOut, descSkipped, descStored, descUncommit, descCommitted, descLag, descOpen, descLagErrors}
+		descIn, descOut, descSkipped, descStored, descUncommit, descLooping, descCommitted, descLag, descOpen, descLagErrors}
 )
 
 // Describe gives all that Collect may give.
@@ -207,8 +220,11 @@ func oneIf(yes bool) float64 {
 
 func (m *metrics) collectCheckpoints(out chan<- prometheus.Metric) {
 	m.mu.Lock()
-	counts, inFlight, last, completed := m.counts, m.inFlight, m.last, m.completed
+	counts, inFlight, looping, last, completed := m.counts, m.inFlight, m.looping, m.last, m.completed
 	m.mu.Unlock()
+	if m.s.plan.HasFeedback() {
+		counter(out, descLooping, float64(looping))
+	}
 	counter(out, descTotal, float64(counts.Triggered))
 	counter(out, descCompleted, float64(counts.Completed))
 	counter(out, descFailed, float64(counts.Failed))

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -75,13 +77,20 @@ func TestDisabledCheckpoints(t *testing.T) {
 	cfg := b.config()
 	cfg.DisabledCheckpoints = true
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	cfg.AdminListen = "127.0.0.1:0"
+	out := outside{t, cfg.DataDir}
 	for round := range 2 {
 		stop := b.start(countByKey(t, app), cfg)
 		b.put(100)
 		require.Eventually(t, func() bool { return len(b.counts()) >= 100*(round+1) && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
+		b.refusesSnapshots(app, cfg, out)
 		require.NoError(t, stop())
 	}
 	require.Equal(t, 2, log.count("CHECKPOINTS ARE DISABLED"))
+	require.Equal(t, 2, log.count("offsets committed"))
+	for _, no := range []string{"checkpoint committed", "transaction_timeout=", " interval="} {
+		require.Zero(t, log.count(no), no)
+	}
 	for _, c := range b.counts() {
 		require.LessOrEqual(t, c.n, int64(10), "the state began empty")
 	}
@@ -93,4 +102,26 @@ func TestDisabledCheckpoints(t *testing.T) {
 		return err
 	}))
 	require.Empty(t, files)
+}
+
+// refusesSnapshots asks a service without checkpoints for what it cannot do: it says so at once, and goes on.
+func (b *bed) refusesSnapshots(app string, cfg Config, out outside) {
+	b.t.Helper()
+	const want = "checkpointing.interval: disabled"
+	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	defer cancel()
+	for _, cmd := range []Send{{Command: CheckpointCommand}, {Command: SavepointCommand}, {Command: CancelCommand, Savepoint: true, Dir: b.t.TempDir()}} {
+		cmd.Timeout = time.Minute
+		o, err := SendAll(ctx, app, cfg, cmd)
+		require.NoError(b.t, err)
+		require.Len(b.t, o.Replies, 1)
+		require.Contains(b.t, o.Replies[0].Error, want)
+		require.Equal(b.t, fault.NotRunning, fault.CodeOf(o.Err()))
+	}
+	_, err := out.client().TriggerSavepoint(ctx, b.t.TempDir())
+	require.ErrorContains(b.t, err, want)
+	require.Equal(b.t, fault.NotRunning, fault.CodeOf(err))
+	out.says("/readyz", 200, "processing") // the cancel has stopped nothing
+	require.Zero(b.t, sum(out.metrics("number_of_completed_checkpoints")))
+	require.Empty(b.t, out.metrics("last_completed_checkpoint_id"))
 }

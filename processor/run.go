@@ -243,7 +243,12 @@ func (s *service) run(ctx context.Context) error {
 	if s.cfg.Decorate != nil {
 		s.cfg.Decorate(&ports)
 	}
-	r, err := engine.New(s.plan, s.engineConfig(), ports, logging(s.log, s.ops.listener(s.cfg.Listener)))
+	user := s.ops.listener(s.cfg.Listener)
+	lis := logging(s.log, user)
+	if s.cfg.DisabledCheckpoints {
+		logOffsets(s.log, lis, user)
+	}
+	r, err := engine.New(s.plan, s.engineConfig(), ports, lis)
 	if err != nil {
 		return err
 	}
@@ -302,13 +307,25 @@ func (s *service) sayHow() {
 		s.log.Warn("CHECKPOINTS ARE DISABLED (checkpointing.interval: disabled): state is kept in memory only and begins empty with every attempt; offsets are committed as records are processed, output may repeat after a failure",
 			"stateful_steps", len(s.plan.States))
 	}
-	s.log.Info("starting", "instance", s.instance, "cluster", s.cluster.ID, "brokers", c.Brokers, "checkpoints", c.CheckpointsDir,
-		"interval", c.Interval, "transaction_timeout", c.TransactionTimeout, "mode", mode)
+	attrs := []any{"instance", s.instance, "cluster", s.cluster.ID, "brokers", c.Brokers, "mode", mode}
+	if !c.DisabledCheckpoints {
+		attrs = append(attrs, "checkpoints", c.CheckpointsDir, "interval", c.Interval)
+	}
+	if !c.loose() {
+		attrs = append(attrs, "transaction_timeout", c.TransactionTimeout)
+	}
+	s.log.Info("starting", attrs...)
 	for _, line := range Ignored(c) {
-		s.log.Warn("a setting has no effect, or less than one may think", "setting", line)
+		s.log.Warn("a setting has no effect", "setting", line)
+	}
+	for _, line := range Limited(c) {
+		s.log.Warn("a setting has less effect than one may think", "setting", line)
+	}
+	for _, line := range Idle(c) {
+		s.log.Info("a default has no effect", "setting", line)
 	}
 	if s.plan.HasFeedback() {
-		s.log.Warn("records go around within the process (checkpointing.force: true): those on a feedback edge at a checkpoint, and what they would have changed, are lost with a failure; the log and the metrics count them")
+		s.log.Warn("records go around within the process (checkpointing.force: true): those on a feedback edge at a checkpoint, and what they would have changed, are lost with a failure; the log and millweir_feedback_records count them")
 	}
 }
 

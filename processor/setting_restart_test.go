@@ -92,9 +92,11 @@ func TestSettingForce(t *testing.T) {
 			require.ErrorContains(t, Run(t.Context(), plan, s.cfg), "checkpointing.force")
 			continue
 		}
+		s.cfg.AdminListen = "127.0.0.1:0"
 		s.put(10)
 		stop := s.start(plan, s.cfg)
 		s.eventually(func() bool { return s.lag(s.app) == 0 }, "all is committed")
+		require.Contains(t, outside{t, s.cfg.DataDir}.metrics("feedback_records"), "", "the start says that they are counted")
 		require.NoError(t, stop())
 		require.NotZero(t, log.count("checkpointing.force: true"))
 	}

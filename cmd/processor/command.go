@@ -168,6 +168,9 @@ Exit code 0 when all have ended well, 43 when no instance runs or one did not re
 			if r.Path != "" {
 				return "ended with savepoint " + savepointText(r)
 			}
+			if r.OffsetsOnly {
+				return "ended, offsets committed"
+			}
 			return "ended after a last checkpoint"
 		})
 	}
