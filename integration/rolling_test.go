@@ -20,7 +20,7 @@ import (
 // The service file changes under running instances, one after the other: a source with state of its own and fewer
 // partitions, and a sink. An instance with the old file never gets the new source, goes on with the old one, also when it
 // starts again beside the others or has to take over, and what it did not know of stays whole.
-func rollingChange(s *site) {
+func rollingChange(s *site, calm func()) {
 	t := s.t
 	refunds, refunded := s.app+"-refunds", s.app+"-refunded"
 	old := s.file(totals)
@@ -76,17 +76,20 @@ steps:
 			require.True(t, time.Now().Before(end), "no progress: %s", jobs[0].stderr.tail(5))
 		}
 	}
+	calm()
 	b.stop()
 	b = as("b", changed)
 	refund(50)
 	refundsDone(b)
 	progress(a, b)
+	calm()
 	a.kill() // the one that knows less, perhaps the leader
 	progress(b)
 	a = as("a", old)
 	a.await("msg=processing")
 	refund(50)
 	refundsDone(b)
+	calm()
 	b.kill() // nobody is there for the new source
 	time.Sleep(s.session)
 	refund(20)
@@ -94,9 +97,11 @@ steps:
 	require.NotContains(t, a.stderr.String(), refunds)
 	b = as("b", changed)
 	refundsDone(b)
+	calm()
 	a.stop()
 	a = as("a", changed)
 	progress(a, b)
+	calm()
 	b.kill()
 	refund(30)
 	refundsDone(a)
@@ -121,7 +126,25 @@ steps:
 }
 
 func TestRollingChange(t *testing.T) {
-	t.Parallel()
-	rollingChange(fakeSite(t, 4).impatient())
+	// Not beside others: the embedded broker, which they share, loses members that join while it is busy with static ones.
+	s := fakeSite(t, 4).impatient()
+	rollingChange(s, s.betweenRounds)
 }
-func TestRealRollingChange(t *testing.T) { rollingChange(realSite(t, 4).impatient()) }
+func TestRealRollingChange(t *testing.T) { rollingChange(realSite(t, 4).impatient(), func() {}) }
+
+// betweenRounds waits until the group has been without a round for a while. In the embedded broker a member whose connection
+// breaks while it joins never expires, and the round never ends; on the real one nobody waits.
+func (s *site) betweenRounds() {
+	s.t.Helper()
+	stable := 0
+	for end := time.Now().Add(20 * time.Second); stable < 20; time.Sleep(50 * time.Millisecond) {
+		require.True(s.t, time.Now().Before(end), "the group does not come to rest")
+		groups, err := s.adm.DescribeGroups(s.ctx, s.app)
+		require.NoError(s.t, err)
+		if groups[s.app].State == "Stable" {
+			stable++
+		} else {
+			stable = 0
+		}
+	}
+}
