@@ -1,5 +1,7 @@
 package element
 
+import "encoding/binary"
+
 // DefaultMaxParallelism is the number of key groups when nothing else is said, as in Flink for small jobs.
 const DefaultMaxParallelism = 128
 
@@ -25,18 +27,14 @@ func GroupRange(subtask, parallelism, maxParallelism int) (from, to int) {
 func murmur2(b []byte) uint32 {
 	const (
 		seed = 0x9747b28c
-		m    = 0x5bd1e995
-		r    = 24
+		mul  = 0x5bd1e995
 	)
-	h := uint32(seed) ^ uint32(len(b))
+	h := seed ^ uint32(len(b))
 	for len(b) >= 4 {
-		k := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+		k := binary.LittleEndian.Uint32(b) * mul
+		k ^= k >> 24
+		h = h*mul ^ k*mul
 		b = b[4:]
-		k *= m
-		k ^= k >> r
-		k *= m
-		h *= m
-		h ^= k
 	}
 	switch len(b) {
 	case 3:
@@ -46,11 +44,9 @@ func murmur2(b []byte) uint32 {
 		h ^= uint32(b[1]) << 8
 		fallthrough
 	case 1:
-		h ^= uint32(b[0])
-		h *= m
+		h = (h ^ uint32(b[0])) * mul
 	}
 	h ^= h >> 13
-	h *= m
-	h ^= h >> 15
-	return h
+	h *= mul
+	return h ^ h>>15
 }

@@ -151,13 +151,11 @@ func (in *intake) stillRefused(refused error) error {
 // readFacts collects the tasks and what the cluster knows of their inputs.
 func (in *intake) readFacts() error {
 	a := in.a
-	var names []string
 	source := map[string]string{} // by topic
 	for _, s := range a.r.plan.Sources {
-		names = append(names, s.Topic)
 		source[s.Topic] = s.Name
 	}
-	topics, err := a.r.ports.Offsets.Topics(in.ctx, names)
+	topics, err := a.r.inputs(in.ctx)
 	if err != nil {
 		return err
 	}
@@ -316,11 +314,7 @@ func (a *attempt) readOthers(ctx context.Context, others []element.TopicPartitio
 // Whichever looks last sees the other, perhaps both do, and stop before the first record. What they have committed
 // says that no state belongs to it, so it stands in nobody's way.
 func (a *attempt) othersShareTheStore(mine map[element.TopicPartition]element.TaskID) error {
-	var names []string
-	for _, s := range a.r.plan.Sources {
-		names = append(names, s.Topic)
-	}
-	topics, err := a.r.ports.Offsets.Topics(a.ctx, names)
+	topics, err := a.r.inputs(a.ctx)
 	if err != nil {
 		return err
 	}

@@ -240,18 +240,24 @@ func (r *Runner) whole(ctx context.Context, asg Assignment) (bool, error) {
 	if !r.plan.HasExchange() || len(asg.Partitions) == 0 {
 		return true, nil
 	}
-	var names []string
-	for _, s := range r.plan.Sources {
-		names = append(names, s.Topic)
-	}
-	topics, err := r.ports.Offsets.Topics(ctx, names)
+	topics, err := r.inputs(ctx)
 	if err != nil {
 		return false, err
 	}
-	return r.covers(asg, topics), nil
+	return covers(asg, topics), nil
 }
 
-func (r *Runner) covers(asg Assignment, topics map[string]Topic) bool {
+// inputs gives what the cluster knows now of the topics that the sources read.
+func (r *Runner) inputs(ctx context.Context) (map[string]Topic, error) {
+	names := make([]string, len(r.plan.Sources))
+	for i, s := range r.plan.Sources {
+		names[i] = s.Topic
+	}
+	return r.ports.Offsets.Topics(ctx, names)
+}
+
+// covers reports that an assignment has all partitions.
+func covers(asg Assignment, topics map[string]Topic) bool {
 	for name, t := range topics {
 		for p := range t.Partitions {
 			if asg.Since[element.TopicPartition{Topic: name, Partition: p}] == 0 {

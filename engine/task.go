@@ -186,7 +186,7 @@ func (t *task) takeDelivery() (bool, error) {
 			return false, nil
 		}
 		if it.end || it.barrier.ID != 0 { // a barrier may have come since popBarrier
-			return true, t.takeItem(it)
+			return true, t.takeMark(it)
 		}
 		t.feed.tookOne()
 		t.rest, t.working = it.delivery, true
@@ -210,16 +210,12 @@ func (t *task) slice() int {
 	return sliceRecords
 }
 
-// takeItem serves what stood in order in the inbox.
-func (t *task) takeItem(it item) error {
-	switch {
-	case it.barrier.ID != 0:
-		return t.onBarrier(it.barrier)
-	case it.end:
+// takeMark serves what stands between deliveries.
+func (t *task) takeMark(it item) error {
+	if it.end {
 		return t.onEnd()
 	}
-	t.feed.tookOne()
-	return t.process(it.delivery)
+	return t.onBarrier(it.barrier)
 }
 
 // process runs records of the task's partition through the chain.

@@ -13,20 +13,6 @@ import (
 	"github.com/millweir/millweir/element"
 )
 
-// The vectors are those of Kafka's own UtilsTest.
-func TestMurmur2HasKafkasValues(t *testing.T) {
-	for key, want := range map[string]int32{
-		"21":                         -973932308,
-		"foobar":                     -790332482,
-		"a-little-bit-long-string":   -985981536,
-		"a-little-bit-longer-string": -1486304829,
-		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-		"abc": 479470107,
-	} {
-		require.Equal(t, want, int32(murmur2([]byte(key))), key)
-	}
-}
-
 // TestPartitionsAgreeWithTheClient compares with kgo's own Java-compatible partitioner.
 func TestPartitionsAgreeWithTheClient(t *testing.T) {
 	p := kgo.StickyKeyPartitioner(nil).ForTopic("t")

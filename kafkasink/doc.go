@@ -38,5 +38,5 @@
 // engine uses. Seal, Release and Resume wait for each other.
 //
 // Files: sink.go (Sink: Seal, Release, Drop, Discard), resume.go (barriers that are taken back), writer.go (Writer:
-// hold-back and its order), convert.go (element.Record to kgo.Record), origin.go (which input made a record), partition.go (murmur2).
+// hold-back and its order), convert.go (element.Record to kgo.Record), origin.go (which input made a record), partition.go (where a keyed record goes).
 package kafkasink
