@@ -99,6 +99,7 @@ type Local struct {
 	dead       []uint32         // numbers whose data is to be dropped
 	gone       []element.TaskID // tasks whose record is to be deleted
 	stats      LocalStats
+	why        error // what disabled it
 	closing    bool
 	soon       bool          // the next flush need not wait for the interval
 	room       chan struct{} // closed and replaced when a flush took the pending changes

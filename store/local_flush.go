@@ -373,7 +373,7 @@ func (l *Local) disable(err error) {
 	if l.stats.Disabled {
 		return
 	}
-	l.stats.Disabled = true
+	l.stats.Disabled, l.why = true, err
 	l.stats.Failures++
 	for _, t := range l.tasks {
 		l.giveUp(t)
@@ -392,13 +392,15 @@ func (l *Local) Soon() {
 	l.kick()
 }
 
-// Flush writes what was collected so far and waits for it, until ctx ends.
+// Flush writes what was collected so far and waits for it, until ctx ends. The error of a copy that is disabled wraps
+// what disabled it, also when that was before the call: the writer may have tried on its own.
 func (l *Local) Flush(ctx context.Context) error {
 	c := make(chan error, 1)
 	l.mu.Lock()
 	if l.stats.Disabled || l.closing {
+		err := l.closedBy()
 		l.mu.Unlock()
-		return errLocalClosed
+		return err
 	}
 	l.waiters = append(l.waiters, c)
 	l.mu.Unlock()
@@ -407,8 +409,18 @@ func (l *Local) Flush(ctx context.Context) error {
 	case err := <-c:
 		return err
 	case <-l.done:
-		return errLocalClosed
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.closedBy()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// closedBy is the error of a call that comes too late. The caller holds mu.
+func (l *Local) closedBy() error {
+	if l.why == nil {
+		return errLocalClosed
+	}
+	return fmt.Errorf("%w: %w", errLocalClosed, l.why)
 }
