@@ -22,7 +22,8 @@ const (
 	DefaultFetchMaxWait           = 500 * time.Millisecond
 
 	minPartitionBytes = 64 << 10
-	largestBatch      = 1 << 20 // a broker's default message.max.bytes, about
+	largestBatch      = 1 << 20  // a broker's default message.max.bytes, about
+	mostBytes         = 64 << 20 // of one answer, unless MaxBytes says otherwise: the client reads none above kafka.MaxReadBytes
 )
 
 // ErrFetcherClosed is what Run returns when Close ended it.
@@ -34,8 +35,9 @@ type FetcherConfig struct {
 	// Positions are the partitions to begin with and the offsets of their first records; there may be none. See Add.
 	Positions []element.Position
 	// MaxBytes bounds one answer of one broker, MaxPartitionBytes one partition in it; a single batch that is larger
-	// is still fetched. One answer per broker is held ahead of what is delivered. 0 means 16 MiB, and 2 MiB or the
-	// partition's share of MaxBytes, whichever is less.
+	// is still fetched. One answer per broker is held ahead of what is delivered. 0 means 16 MiB, or 64 KiB for each
+	// partition, but at most 64 MiB; and 2 MiB or the partition's share of MaxBytes, whichever is less. MaxBytes is at most
+	// kafka.MaxReadBytes.
 	MaxBytes, MaxPartitionBytes int32
 	// MaxPollRecords bounds the records taken over at once; 0 means 10,000.
 	MaxPollRecords int
@@ -60,13 +62,17 @@ type FetcherConfig struct {
 // its total. (The embedded broker loses the list of aborted transactions when the total cuts an answer, and aborted
 // records would be read as committed ones.)
 func (c *FetcherConfig) share(partitions int) (maxBytes, maxPartitionBytes int32) {
-	n := int32(max(1, partitions))
-	maxBytes, maxPartitionBytes = c.MaxBytes, c.MaxPartitionBytes
+	n := int64(max(1, partitions))
+	maxBytes, maxPartitionBytes = min(c.MaxBytes, kafka.MaxReadBytes), c.MaxPartitionBytes
 	if maxBytes <= 0 {
-		maxBytes = max(DefaultFetchMaxBytes, n*minPartitionBytes+largestBatch)
+		maxBytes = int32(min(mostBytes, max(DefaultFetchMaxBytes, n*minPartitionBytes+largestBatch)))
 	}
 	if maxPartitionBytes <= 0 {
-		maxPartitionBytes = min(DefaultFetchMaxPartitionBytes, max(minPartitionBytes, (maxBytes-largestBatch)/n))
+		each := max(1, (int64(maxBytes)-largestBatch)/n)
+		if c.MaxBytes > 0 {
+			each = max(minPartitionBytes, each)
+		}
+		maxPartitionBytes = int32(min(DefaultFetchMaxPartitionBytes, each))
 	}
 	return maxBytes, maxPartitionBytes
 }

@@ -400,10 +400,35 @@ func TestConvertAllocatesOncePerDelivery(t *testing.T) {
 }
 
 func TestAnAnswerIsSharedAmongThePartitions(t *testing.T) {
-	for n, want := range map[int]int32{1: 2 << 20, 4: 2 << 20, 64: 15 << 20 / 64, 1000: 64 << 10} {
+	for n, want := range map[int]int32{
+		0: 2 << 20, 1: 2 << 20, 4: 2 << 20, 64: 15 << 20 / 64, 1000: 64 << 10,
+		3000: 63 << 20 / 3000, 40_000: 63 << 20 / 40_000, 1 << 30: 1,
+	} {
 		cfg := FetcherConfig{}
 		maxBytes, each := cfg.share(n)
 		require.Equal(t, want, each, "%d partitions", n)
-		require.LessOrEqual(t, int64(n)*int64(each), int64(maxBytes), "%d partitions fit into an answer", n)
+		require.LessOrEqual(t, maxBytes, int32(mostBytes), "%d partitions", n)
+		if n < 1<<30 {
+			require.LessOrEqual(t, int64(n)*int64(each), int64(maxBytes), "%d partitions fit into an answer", n)
+		}
 	}
+	maxBytes, _ := (&FetcherConfig{MaxBytes: 1 << 30}).share(1)
+	require.EqualValues(t, kafka.MaxReadBytes, maxBytes)
+}
+
+// The client takes no share that is above what it reads: not at its start, and later it would refuse each answer.
+func TestAFetcherOfThousandsOfPartitions(t *testing.T) {
+	at := func(p int32) element.Position {
+		return element.Position{TopicPartition: tp("in", p), TopicID: element.TopicID{1}}
+	}
+	f, err := NewFetcher(FetcherConfig{Kafka: kafka.Config{Brokers: []string{"127.0.0.1:1"}, Logger: testLog()}, MostPartitions: 3000, Logger: testLog()})
+	require.NoError(t, err)
+	defer f.Close()
+	var more []element.Position
+	for p := range int32(40_000) {
+		more = append(more, at(p))
+	}
+	require.NoError(t, f.Add(more...))
+	require.LessOrEqual(t, f.cl.OptValue(kgo.FetchMaxBytes).(int32), f.cl.OptValue(kgo.BrokerMaxReadBytes).(int32))
+	require.EqualValues(t, 63<<20/80_000, f.cl.OptValue(kgo.FetchMaxPartitionBytes)) // as many again are expected
 }

@@ -12,7 +12,6 @@ import (
 // The limits that every client gets; a caller's own options come later and win.
 const (
 	dialTimeout      = 5 * time.Second
-	maxReadBytes     = 100 << 20 // an answer of a broker; one batch may be as large as the broker's message.max.bytes
 	maxDecompressed  = 256 << 20 // one batch, unpacked
 	metadataMaxAge   = time.Minute
 	metadataMinAge   = 250 * time.Millisecond // also how soon a new leader is looked for
@@ -24,6 +23,10 @@ const (
 	idleConnection   = time.Minute
 	requestRetryTime = 30 * time.Second // of a read that keeps failing with errors that may pass
 )
+
+// MaxReadBytes is the largest answer of a broker that a client reads; one batch may be as large as the broker's
+// message.max.bytes.
+const MaxReadBytes = 100 << 20
 
 // Config says how to reach a cluster.
 type Config struct {
@@ -72,7 +75,7 @@ func NewClient(cfg Config, opts ...kgo.Opt) (*kgo.Client, error) {
 		kgo.WithLogger(newLogBridge(cfg.logger().With("client", id))),
 		kgo.DialTimeout(dialTimeout),
 		kgo.ConnIdleTimeout(idleConnection),
-		kgo.BrokerMaxReadBytes(maxReadBytes),
+		kgo.BrokerMaxReadBytes(MaxReadBytes),
 		kgo.MaxDecompressBatchBytes(maxDecompressed),
 		kgo.MetadataMaxAge(metadataMaxAge),
 		kgo.MetadataMinAge(metadataMinAge),
