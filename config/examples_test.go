@@ -12,7 +12,7 @@ import (
 func TestExamplesAreValidAndPrintReadsBack(t *testing.T) {
 	files, err := filepath.Glob("../examples/*.yaml")
 	require.NoError(t, err)
-	require.Len(t, files, 5)
+	require.Len(t, files, 6)
 	for _, file := range files {
 		s, ps := Load(file, nil, nil)
 		require.NoError(t, ps.Err(), file)

@@ -4,6 +4,7 @@
 //	branches.yaml  several sources, branches, computed fields and sinks in one file
 //	group-by.yaml  totals by other keys, over a local exchange
 //	merge.yaml     several topics as one stream
+//	topics.yaml    sources of a list of topics, and of all topics that match a pattern
 //	avro.yaml      Avro with local schema files
 //	orderproducer  a program that writes the orders which orders.yaml reads
 package examples

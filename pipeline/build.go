@@ -26,6 +26,7 @@ func Build(application string, root *yamlx.Node, baseDir string, ps *yamlx.Probl
 	b.readSteps(root.At("steps"))
 	b.readSinks(root.At("sinks"))
 	b.checkExchangeNames()
+	b.checkTopicNames()
 	if n := len(b.sources) + len(b.steps) + len(b.sinks); n > maxNodes {
 		root.Errorf("%d sources, steps and sinks; at most %d are possible", n, maxNodes)
 		return nil
@@ -88,7 +89,7 @@ const (
 )
 
 type sourceDecl struct {
-	topic      *yamlx.Node
+	inputs
 	key, value format
 	options    []topology.SourceOption
 	bounded    bool // it has an end
@@ -126,26 +127,6 @@ func checkName(e yamlx.Entry) {
 	if !namePattern.MatchString(e.Name) || e.Name == "." || e.Name == ".." {
 		e.Key.Errorf("not a name: 1 to 128 letters, digits, dots, underscores or hyphens")
 	}
-}
-
-// topic reads and checks the name of a topic.
-func (b *builder) topic(o *yamlx.Object) *yamlx.Node {
-	n := o.Require("topic")
-	if n == nil {
-		return nil
-	}
-	t, ok := n.Text()
-	switch {
-	case !ok:
-		return nil
-	case !topicPattern.MatchString(t) || t == "." || t == "..":
-		n.Errorf("%s is not a topic: 1 to 249 letters, digits, dots, underscores or hyphens", n.Shown())
-		return nil
-	case t == b.application+"-checkpoints" || t == b.application+"-control":
-		n.Errorf("topic %s belongs to the service itself", n.Shown())
-		return nil
-	}
-	return n
 }
 
 // plan builds the topology. Steps are compiled even when other parts have mistakes, so that theirs are reported too.

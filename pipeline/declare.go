@@ -10,7 +10,7 @@ import (
 
 // Keys that are known and not built yet. They get a message of their own, so that nobody looks for a slip.
 var (
-	laterSourceKeys = []string{"timestamp", "watermark", "alignment", "partitions", "topics", "pattern"}
+	laterSourceKeys = []string{"timestamp", "watermark", "alignment", "partitions"}
 	laterStepKeys   = []string{"window", "join", "flat-map", "on-error", "ttl", "late", "iterate"}
 	laterSinkKeys   = []string{"headers", "partition-by", "on-error", "timestamp"}
 )
@@ -27,12 +27,13 @@ func later(keys []string) func(string) string {
 func (b *builder) readSources(section *yamlx.Node) {
 	for _, e := range section.Entries() {
 		checkName(e)
-		o := e.Value.Object(later(laterSourceKeys), "topic", "key", "value", "key-schema", "value-schema", "on-error", "start", "end", "on-missing")
-		d := &sourceDecl{topic: b.topic(o)}
-		var keyOK, valueOK bool
+		o := e.Value.Object(later(laterSourceKeys), "topic", "topics", "pattern", "key", "value", "key-schema", "value-schema", "on-error", "start", "end", "on-missing")
+		d := &sourceDecl{}
+		var readOK, keyOK, valueOK bool
+		d.inputs, readOK = b.readInputs(e, o)
 		d.key, keyOK = readFormat(o, "key", b.baseDir)
 		d.value, valueOK = readFormat(o, "value", b.baseDir)
-		d.ok = d.topic != nil && keyOK && valueOK
+		d.ok = readOK && keyOK && valueOK
 		d.bounded = o.Get("end") != nil && !o.Get("end").Is("none")
 		d.options = slices.Concat(readOnError(o.Get("on-error")), readStart(o.Get("start")), readEnd(o.Get("end")), readOnMissing(o.Get("on-missing")))
 		s := &stream{name: e.Name, at: e.Key, source: d}

@@ -10,6 +10,9 @@
 //	sinks:
 //	  totals: {from: totals, topic: order-totals, key: string, value: json}
 //
+// A source of several topics (topics: [a, b]) or of those that match a regular expression (pattern: "orders-.*") is a merge of
+// one source per topic, as topology.FromTopics and FromPattern make it; for steps and sinks it is one stream.
+//
 // Expressions are those of expr-lang. They can name value, key, headers (by name, of repeated ones the last),
 // timestamp (milliseconds) and tombstone. They are compiled once; a mistake is reported with its place in the file.
 //
@@ -52,7 +55,8 @@
 //
 //	build.go         from sections to a plan
 //	declare.go       reading the sections
-//	graph.go         names, what reads what, cycles, topics; which sources share a shape
+//	graph.go         names, what reads what, cycles; which sources share a shape
+//	topics.go        which topics sources read and sinks write
 //	start.go         where sources begin and end
 //	steps.go         building what was read
 //	exchange.go      group-by, rebalance, broadcast, merge; making new keys

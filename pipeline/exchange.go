@@ -148,7 +148,9 @@ func (b *builder) checkKeyed(s *stream, in flow) {
 		s.at.Errorf("keeps state by key behind a merge of %s, in each of which a key may be; write group-by: key and exchange: local", strings.Join(from, ", "))
 		return
 	}
-	if at := in.stages[0]; at.step != nil && (at.step.kind == "rebalance" || at.step.kind == "broadcast") {
+	if at := in.stages[0]; at.manyTopics() {
+		s.at.Errorf("keeps state by key behind source %s of several topics, in each of which a key may be; write group-by: key and exchange: local", at.name)
+	} else if at.step != nil && (at.step.kind == "rebalance" || at.step.kind == "broadcast") {
 		s.at.Errorf("keeps state by key behind %s %s, which gives a key to several tasks; write group-by: key and exchange: local", at.step.kind, at.name)
 	}
 }

@@ -156,50 +156,6 @@ func (b *builder) checkUsed() {
 	}
 }
 
-// checkTopics wants one source per topic, and no sink that feeds a source of the same service unless that is said to be
-// meant. What goes round such a loop must be readable.
-func (b *builder) checkTopics() {
-	read := map[string]*stream{}
-	for _, s := range b.sources {
-		if s.source.topic == nil {
-			continue
-		}
-		topic, _ := s.source.topic.Text()
-		if first := read[topic]; first != nil {
-			s.source.topic.Errorf("topic %s is read by source %s already; several steps can have from: %s", topic, first.name, first.name)
-			continue
-		}
-		read[topic] = s
-	}
-	for _, s := range b.sinks {
-		if s.topic == nil {
-			continue
-		}
-		topic, _ := s.topic.Text()
-		src := read[topic]
-		switch {
-		case src != nil && !s.loop:
-			s.topic.Errorf("topic %s is read by source %s of this service: a loop; write loop: true beside it if that is meant", topic, src.name)
-		case src == nil && s.loop:
-			s.loopNode.Errorf("no source reads topic %s; leave loop out", topic)
-		case src != nil && src.source.ok && s.keyOK && s.valOK:
-			s.checkLoop(src)
-		}
-	}
-}
-
-func (s *sinkDecl) checkLoop(src *stream) {
-	if src.source.bounded {
-		s.loopNode.Errorf("source %s, which reads the loop, has an end: what goes round would lie behind it", src.name)
-	}
-	if w, r := s.key, src.source.key; w.codec.Name() != r.codec.Name() {
-		s.keyNode.Errorf("source %s, which reads the loop, has key: %s; the sink writes %s", src.name, r.name, w.name)
-	}
-	if w, r := s.value, src.source.value; w.codec.Name() != r.codec.Name() {
-		s.valueNode.Errorf("source %s, which reads the loop, has value: %s; the sink writes %s", src.name, r.name, w.name)
-	}
-}
-
 // inOrder gives the steps whose every way up ends at a source, parents before children, otherwise as in the file.
 func inOrder(steps []*stream) []*stream {
 	var out []*stream

@@ -48,12 +48,15 @@ func TestThePartsInTheDocumentationAreValid(t *testing.T) {
 	page, err := os.ReadFile("../docs/service-file.md")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```yaml\n((?:sources|steps):.*?)```").FindAllStringSubmatch(string(page), -1)
-	require.Len(t, blocks, 2)
+	require.Len(t, blocks, 3)
 	for _, b := range blocks {
 		text := b[1]
 		if strings.HasPrefix(text, "steps:") {
 			text += "sources: {orders: {topic: orders, key: string, value: json}}\n" +
 				"sinks: {a: {from: totals, topic: a, key: string, value: json}, b: {from: by-city, topic: b, key: json, value: json}}\n"
+		}
+		if !strings.Contains(text, "sinks:") {
+			text += "sinks: {a: {from: partners, topic: a, key: string, value: json}, b: {from: clients, topic: b, key: string, value: json}}\n"
 		}
 		mustBuild(t, text)
 	}

@@ -18,14 +18,26 @@ func (b *builder) buildSource(t *topology.Builder, s *stream) {
 	if !d.ok {
 		return
 	}
-	topic, _ := d.topic.Text()
 	s.sound, s.kind = true, d.value.kind()
 	s.raw = d.value.codec
 	if s.shape != nil {
 		d.picked = &sourceValue{Serde: s.raw, shape: s.shape}
 		s.raw = d.picked
 	}
-	s.out = topology.FromTopic(t, s.name, topic, sourceKey{d.key}, s.raw, d.options...)
+	var topics []string
+	for _, n := range d.topics {
+		topic, _ := n.Text()
+		topics = append(topics, topic)
+	}
+	switch key := (sourceKey{d.key}); {
+	case d.pattern != nil:
+		pattern, _ := d.pattern.Text()
+		s.out = topology.FromPattern(t, s.name, pattern, key, s.raw, d.options...)
+	case d.several:
+		s.out = topology.FromTopics(t, s.name, topics, key, s.raw, d.options...)
+	default:
+		s.out = topology.FromTopic(t, s.name, topics[0], key, s.raw, d.options...)
+	}
 }
 
 func (b *builder) buildStep(s *stream) {

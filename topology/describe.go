@@ -215,7 +215,7 @@ func (p *Plan) Mermaid() string {
 	var out strings.Builder
 	out.WriteString("flowchart LR\n")
 	for i, t := range d.topics {
-		fmt.Fprintf(&out, "  t%d[(\"%s\")]\n", i, t)
+		fmt.Fprintf(&out, "  t%d[(\"%s\")]\n", i, strings.ReplaceAll(t, `"`, "#quot;")) // a pattern may have them
 	}
 	for i, n := range d.nodes {
 		left, right := "[", "]"

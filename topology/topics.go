@@ -25,7 +25,7 @@ func FromTopics[K, V any](b *Builder, name string, topics []string, k serde.Serd
 	}
 	streams := make([]Stream[K, V], len(topics))
 	for i, topic := range topics {
-		streams[i] = FromTopic(b, topicSource(name, topic), topic, k, v, opts...)
+		streams[i] = FromTopic(b, TopicSource(name, topic), topic, k, v, opts...)
 	}
 	return Merge(name, streams[0], streams[1:]...)
 }
@@ -41,8 +41,8 @@ func FromPattern[K, V any](b *Builder, name, pattern string, k serde.Serde[K], v
 	return Stream[K, V]{b: b, n: n}
 }
 
-// topicSource names the source of one topic of several.
-func topicSource(name, topic string) string { return name + "." + topic }
+// TopicSource gives the name of the source that FromTopics or FromPattern make of one topic.
+func TopicSource(name, topic string) string { return name + "." + topic }
 
 // unresolved says that the topics of a source are not known yet.
 func (n *node) unresolved() bool { return n.kind == kindSource && n.pattern != "" && n.topic == "" }
@@ -53,6 +53,12 @@ func (n *node) reads() string {
 		return "/" + n.pattern + "/"
 	}
 	return n.topic
+}
+
+// CheckPattern gives what is wrong with a pattern of FromPattern, nil when nothing is.
+func CheckPattern(pattern string) error {
+	_, err := compilePattern(pattern)
+	return err
 }
 
 func compilePattern(pattern string) (*regexp.Regexp, error) {
@@ -134,7 +140,7 @@ func (b *Builder) expand(n *node, topics []string) {
 	var sources []*node
 	for _, topic := range topics {
 		s := *n
-		s.name, s.topic, s.kids = topicSource(n.name, topic), topic, []*node{n}
+		s.name, s.topic, s.kids = TopicSource(n.name, topic), topic, []*node{n}
 		s.root = &s
 		sources = append(sources, &s)
 	}

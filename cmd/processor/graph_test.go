@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/config"
 )
 
 func TestGraphShowsExchangesAndMerges(t *testing.T) {
@@ -32,4 +34,18 @@ func TestGraphShowsExchangesAndMerges(t *testing.T) {
 	require.Equal(t, 3, code)
 	require.Empty(t, out)
 	require.Contains(t, stderr, "steps.bare.group-by: a new key needs an exchange")
+}
+
+func TestASourceOfManyTopicsIsDrawn(t *testing.T) {
+	code, out, stderr := cli(t, "graph", "../../examples/topics.yaml")
+	require.Zero(t, code, stderr)
+	require.Contains(t, out, "source clients: topic /clicks-[a-z]{2}/, key string")
+	require.Contains(t, out, "source partners.partner-north: topic partner-north,")
+	svc, problems := config.Load("../../examples/topics.yaml", nil, nil)
+	require.NoError(t, problems.Err())
+	var made []string
+	for _, topic := range topicsOf(svc.Plan) {
+		made = append(made, topic.Name)
+	}
+	require.Equal(t, []string{"partner-north", "partner-south", "page-views"}, made, "the embedded broker has what is named")
 }

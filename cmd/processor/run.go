@@ -134,6 +134,9 @@ func runEmbedded(ctx context.Context, svc *config.Service, cfg processor.Config,
 func topicsOf(p *topology.Plan) []embedded.Topic {
 	var topics []embedded.Topic
 	for _, s := range p.Sources {
+		if s.Topic == "" {
+			continue // a pattern; it matches what is there
+		}
 		topics = append(topics, embedded.Topic{Name: s.Topic, Partitions: embedded.DefaultPartitions})
 	}
 	seen := map[string]bool{}

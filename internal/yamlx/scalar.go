@@ -90,6 +90,10 @@ func (n *Node) Elements() ([]*Node, bool) {
 		}
 		return out, len(out) > 0
 	}
+	if n.IsMapping() {
+		n.Errorf("expected a list, or one text with commas, found a mapping")
+		return nil, false
+	}
 	text, ok := n.Text()
 	if !ok {
 		return nil, false
