@@ -258,11 +258,13 @@ func (g *Group) fatal(topic string, err error) error {
 		}
 		return fault.Stopf(fault.Denied, "group %s: access is refused: %w", g.cfg.Group, err)
 	case errors.Is(err, kerr.InvalidSessionTimeout):
-		return fault.Stopf(fault.Usage, "group %s: session timeout %v is outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms: %w", g.cfg.Group, g.cfg.SessionTimeout, err)
+		return fault.Stopf(fault.BadFile, "group %s: session timeout %v is outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms: %w", g.cfg.Group, g.cfg.SessionTimeout, err)
 	case errors.Is(err, kerr.InconsistentGroupProtocol):
-		return fault.Stopf(fault.Usage, "group %s is used by consumers of another kind; choose another application name: %w", g.cfg.Group, err)
-	case errors.Is(err, kerr.InvalidGroupID), errors.Is(err, kerr.GroupMaxSizeReached):
-		return fault.Stopf(fault.Usage, "group %s: %w", g.cfg.Group, err)
+		return fault.Stopf(fault.BadFile, "group %s is used by consumers of another kind; choose another application name: %w", g.cfg.Group, err)
+	case errors.Is(err, kerr.InvalidGroupID):
+		return fault.Stopf(fault.BadFile, "group %s: the brokers do not take the name; choose another application name: %w", g.cfg.Group, err)
+	case errors.Is(err, kerr.GroupMaxSizeReached):
+		return fault.Stopf(fault.Denied, "group %s has as many members as the brokers' group.max.size allows: %w", g.cfg.Group, err)
 	}
 	return nil
 }

@@ -282,7 +282,7 @@ func TestGroupErrorsThatEndTheMembership(t *testing.T) {
 		k := newBed(t, 1)
 		g := k.join(t, "i1", func(gc *GroupConfig) { gc.SessionTimeout = 2 * time.Hour })
 		<-g.Changes()
-		requireStop(t, g.Err(), fault.Usage, "2h0m0s", "group.max.session.timeout.ms")
+		requireStop(t, g.Err(), fault.BadFile, "2h0m0s", "group.max.session.timeout.ms")
 	})
 	t.Run("transient", func(t *testing.T) {
 		k, c := fakeBed(t, 1, "errors of the broker that pass")

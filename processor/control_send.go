@@ -74,7 +74,7 @@ func SendAll(ctx context.Context, application string, cfg Config, cmd Send) (Out
 	cl, err := kafka.NewClient(kafka.Config{Brokers: cfg.Brokers, ClientID: application + "-command", Logger: cfg.Logger, Extra: cfg.ClientOptions},
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(250*time.Millisecond), kgo.DisableIdempotentWrite())
 	if err != nil {
-		return Outcome{}, fault.Stopf(fault.Usage, "kafka.brokers: %w", err)
+		return Outcome{}, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}
 	defer cl.Close()
 	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -75,14 +78,71 @@ func (r reads) resolveEnds(ctx context.Context, end topology.End, tps []element.
 
 func namedEnds(end topology.End, tps []element.TopicPartition, out map[element.TopicPartition]int64) error {
 	named := end.Offsets()
+	var missing []int32
 	for _, tp := range tps {
 		offset, ok := named[tp.Partition]
 		if !ok {
-			return fault.Stopf(fault.Usage, "the end offsets of topic %s do not name partition %d: a run ends when all partitions have; 0 leaves one out", tp.Topic, tp.Partition)
+			missing = append(missing, tp.Partition)
 		}
 		out[tp] = offset
 	}
+	if len(missing) > 0 {
+		return fault.Stopf(fault.BadFile, "the end offsets of topic %s do not name %s: a run ends when all partitions have; 0 leaves one out", tps[0].Topic, partitions(missing))
+	}
 	return nil
+}
+
+// partitions names partitions in a message.
+func partitions(ps []int32) string {
+	slices.Sort(ps)
+	var texts []string
+	for _, p := range ps {
+		texts = append(texts, strconv.Itoa(int(p)))
+	}
+	word := "partition "
+	if len(ps) > 1 {
+		word = "partitions "
+	}
+	return word + strings.Join(texts, ", ")
+}
+
+// checkEndOffsets wants end offsets for every partition of their topics, and no others.
+func (r reads) checkEndOffsets(ctx context.Context, sources []topology.SourcePlan) error {
+	for _, src := range sources {
+		if src.End.Kind != topology.EndByOffset {
+			continue
+		}
+		tps, _, err := r.partitionsOf(ctx, src.Topic)
+		if err != nil {
+			return err
+		}
+		if err := namedEnds(src.End, tps, map[element.TopicPartition]int64{}); err != nil {
+			return err
+		}
+		var beyond []int32
+		for p := range src.End.Offsets() {
+			if int(p) >= len(tps) {
+				beyond = append(beyond, p)
+			}
+		}
+		if len(beyond) > 0 {
+			return fault.Stopf(fault.BadFile, "the end offsets of topic %s name %s, but it has %d partitions", src.Topic, partitions(beyond), len(tps))
+		}
+	}
+	return nil
+}
+
+// partitionsOf gives all partitions of a topic, and its id.
+func (r reads) partitionsOf(ctx context.Context, topic string) ([]element.TopicPartition, element.TopicID, error) {
+	topics, err := kafka.DescribeTopics(ctx, r.cl, []string{topic})
+	if err != nil {
+		return nil, element.TopicID{}, err
+	}
+	var tps []element.TopicPartition
+	for p := range topics[topic].Partitions {
+		tps = append(tps, element.TopicPartition{Topic: topic, Partition: p})
+	}
+	return tps, topics[topic].ID, nil
 }
 
 // RunOver says whether a run is over: every partition of the bounded sources is committed up to its end. What Ends has kept
@@ -103,6 +163,9 @@ func (r reads) RunOver(ctx context.Context, sources []topology.SourcePlan) (over
 // beginRun is called when a process starts, before it joins the group: when the last run is over, this start is that of a new
 // one, and what was kept for the last one is removed.
 func (r reads) beginRun(ctx context.Context, sources []topology.SourcePlan) error {
+	if err := r.checkEndOffsets(ctx, sources); err != nil {
+		return err
+	}
 	over, err := r.RunOver(ctx, sources)
 	if err != nil || !over {
 		return err
@@ -115,13 +178,9 @@ func (r reads) beginRun(ctx context.Context, sources []topology.SourcePlan) erro
 }
 
 func (r reads) reachedEnds(ctx context.Context, src topology.SourcePlan) (bool, error) {
-	topics, err := kafka.DescribeTopics(ctx, r.cl, []string{src.Topic})
+	tps, topicID, err := r.partitionsOf(ctx, src.Topic)
 	if err != nil {
 		return false, err
-	}
-	var tps []element.TopicPartition
-	for p := range topics[src.Topic].Partitions {
-		tps = append(tps, element.TopicPartition{Topic: src.Topic, Partition: p})
 	}
 	committed, err := kafka.StableOffsets(ctx, r.cl, r.group, tps)
 	if err != nil {
@@ -138,7 +197,7 @@ func (r reads) reachedEnds(ctx context.Context, src topology.SourcePlan) (bool, 
 			return false, err
 		}
 		for tp, k := range kept {
-			if k.Found && k.Metadata == endNote(src.End, topics[src.Topic].ID) {
+			if k.Found && k.Metadata == endNote(src.End, topicID) {
 				ends[tp] = k.Offset
 			}
 		}

@@ -55,7 +55,7 @@ func TestEndPositions(t *testing.T) {
 	require.Equal(t, []int64{3, 100, 0}, b.ends(r, named, 0, 1, 2))
 	_, err = r.Ends(t.Context(), named, []element.TopicPartition{input(3)})
 	require.ErrorContains(t, err, "do not name partition 3")
-	require.Equal(t, fault.Usage, fault.CodeOf(err))
+	require.Equal(t, fault.BadFile, fault.CodeOf(err))
 
 	// A transaction that is open comes after the end.
 	tx, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.TransactionalID("tx"+inTopic()), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -111,4 +111,18 @@ func TestEndsAreThoseOfTheFirstStart(t *testing.T) {
 	over, err := r.RunOver(t.Context(), named.Sources)
 	require.NoError(t, err)
 	require.True(t, over)
+}
+
+// What a file says of partitions that are not there, or does not say of those that are, is told before anything is joined.
+func TestEndOffsetsThatDoNotFitTheTopicAreAnErrorOfTheFile(t *testing.T) {
+	b := newBed(t)
+	for says, offsets := range map[string]map[int32]int64{
+		"do not name partitions 1, 3":                    {0: 3, 2: 1},
+		"name partitions 4, 7, but it has 4 partitions": {0: 3, 1: 0, 2: 0, 3: 0, 4: 1, 7: 0},
+	} {
+		group := "misfit" + inTopic()
+		err := Run(t.Context(), passPlan(t, group, topology.EndAt(topology.EndOffsets(offsets))), b.config())
+		require.ErrorContains(t, err, "the end offsets of topic "+inTopic()+" "+says)
+		require.Equal(t, int(fault.BadFile), ExitCode(err))
+	}
 }

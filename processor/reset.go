@@ -85,7 +85,7 @@ func (r *Reset) client() (*kgo.Client, error) {
 	}
 	cl, err := kafka.NewClient(kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-reset", Logger: log, Extra: r.cfg.ClientOptions})
 	if err != nil {
-		return nil, fault.Stopf(fault.Usage, "kafka.brokers: %w", err)
+		return nil, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}
 	return cl, nil
 }

@@ -23,7 +23,7 @@ func TestASessionThatTheBrokersDoNotAllowIsRefused(t *testing.T) {
 			defer cancel()
 			err := Run(ctx, countPlan(t, "session"), cfg)
 			require.ErrorContains(t, err, "group.min.session.timeout.ms")
-			require.Equal(t, int(fault.Usage), ExitCode(err))
+			require.Equal(t, int(fault.BadFile), ExitCode(err))
 		})
 	}
 }

@@ -57,7 +57,7 @@ func (r reads) startByOffset(ctx context.Context, start topology.Start, tps []el
 	for tp, pos := range first { // all of one topic
 		for _, p := range slices.Sorted(maps.Keys(named)) {
 			if p >= pos.PartitionCount {
-				return nil, fault.Stopf(fault.UnknownTopic, "the start offsets of topic %s name partition %d, but it has %d partitions", tp.Topic, p, pos.PartitionCount)
+				return nil, fault.Stopf(fault.BadFile, "the start offsets of topic %s name partition %d, but it has %d partitions", tp.Topic, p, pos.PartitionCount)
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func (r reads) startByOffset(ctx context.Context, start topology.Start, tps []el
 	for _, tp := range asked {
 		offset := named[tp.Partition]
 		if offset < first[tp].Offset || offset > last[tp].Offset {
-			return nil, fault.Stopf(fault.OffsetGone, "topic %s partition %d is to start at offset %d, but it has offsets %d to %d", tp.Topic, tp.Partition, offset, first[tp].Offset, last[tp].Offset)
+			return nil, fault.Stopf(fault.BadFile, "topic %s partition %d is to start at offset %d, but it has offsets %d to %d", tp.Topic, tp.Partition, offset, first[tp].Offset, last[tp].Offset)
 		}
 		out[tp] = offset
 	}

@@ -136,6 +136,7 @@ func TestStartPositions(t *testing.T) {
 		_, err := r.Start(t.Context(), topology.StartOffsets(offsets), all)
 		require.ErrorContains(t, err, says)
 		require.Equal(t, fault.Stop, fault.RecoveryOf(err))
+		require.Equal(t, fault.BadFile, fault.CodeOf(err), "it is the file that names what is not there")
 	}
 }
 
