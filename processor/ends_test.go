@@ -117,7 +117,7 @@ func TestEndsAreThoseOfTheFirstStart(t *testing.T) {
 func TestEndOffsetsThatDoNotFitTheTopicAreAnErrorOfTheFile(t *testing.T) {
 	b := newBed(t)
 	for says, offsets := range map[string]map[int32]int64{
-		"do not name partitions 1, 3":                    {0: 3, 2: 1},
+		"do not name partitions 1, 3":                   {0: 3, 2: 1},
 		"name partitions 4, 7, but it has 4 partitions": {0: 3, 1: 0, 2: 0, 3: 0, 4: 1, 7: 0},
 	} {
 		group := "misfit" + inTopic()
