@@ -50,20 +50,20 @@ func tells() (cases []told) {
 	}
 	back(kmsg.Produce, false, fault.Restart, kerr.TransactionAbortable, kerr.InvalidTxnState)
 	back(kmsg.Produce, true, fault.Restart, kerr.TransactionAbortable, kerr.InvalidTxnState)
-	back(kmsg.Produce, false, fault.Rejoin, kerr.InvalidProducerEpoch)
-	back(kmsg.Produce, true, fault.Rejoin, kerr.InvalidProducerEpoch)
+	back(kmsg.Produce, false, fault.Rejoin, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping)
+	back(kmsg.Produce, true, fault.Rejoin, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping)
 	again(kmsg.Produce, false, 3, kerr.ConcurrentTransactions, kerr.NotLeaderForPartition, kerr.NotEnoughReplicas)
 	again(kmsg.Produce, true, 1, kerr.NotLeaderForPartition, kerr.NotEnoughReplicasAfterAppend)
 
 	moves := []*kerr.Error{kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.ConcurrentTransactions}
 	for _, done := range []bool{false, true} {
 		back(kmsg.TxnOffsetCommit, done, fault.Restart, kerr.TransactionAbortable, kerr.InvalidTxnState, kerr.RequestTimedOut)
-		back(kmsg.TxnOffsetCommit, done, fault.Rejoin, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.UnknownMemberID)
+		back(kmsg.TxnOffsetCommit, done, fault.Rejoin, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidProducerIDMapping, kerr.UnknownMemberID)
 		again(kmsg.TxnOffsetCommit, done, 3, moves...)
 		again(kmsg.TxnOffsetCommit, done, 3, kerr.IllegalGeneration)
 
 		back(kmsg.EndTxn, done, fault.Unconfirmed, kerr.TransactionAbortable, kerr.InvalidTxnState, kerr.RequestTimedOut, kerr.UnknownServerError)
-		back(kmsg.EndTxn, done, fault.Rejoin, kerr.InvalidProducerEpoch, kerr.ProducerFenced)
+		back(kmsg.EndTxn, done, fault.Rejoin, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidProducerIDMapping)
 		again(kmsg.EndTxn, done, 3, moves...)
 	}
 	return cases
@@ -135,7 +135,7 @@ func (e *env) stands(stands bool, id int) {
 func TestErrorsAnsweredToAnAbort(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		for _, err := range []*kerr.Error{kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.ConcurrentTransactions,
-			kerr.TransactionAbortable, kerr.InvalidTxnState, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.RequestTimedOut} {
+			kerr.TransactionAbortable, kerr.InvalidTxnState, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidProducerIDMapping, kerr.RequestTimedOut} {
 			c := told{step: kmsg.EndTxn, err: err, times: 1, done: done}
 			t.Run(c.String(), func(t *testing.T) {
 				e := newEnv(t)

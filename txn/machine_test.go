@@ -190,6 +190,18 @@ func TestNothingAfterAnErrorOfCommit(t *testing.T) {
 	}
 }
 
+// An id that is forgotten at the end of its transaction says nothing of the outcome: the slot is as after any unknown one,
+// and only the class tells that nothing has failed.
+func TestACommitWhoseIDIsForgottenIsUnconfirmed(t *testing.T) {
+	m := &Machine{slots: []State{Ending, Ready, Ready}, want: wantCommit}
+	acts := m.Step(Event{Kind: EvEnded, Answer: Answer{Code: kerr.InvalidProducerIDMapping.Code}})
+	require.Len(t, acts, 2)
+	require.Equal(t, ActClose, acts[0].Kind)
+	require.Equal(t, Unconfirmed, acts[1].Report.State)
+	require.Equal(t, fault.Rejoin, acts[1].Report.Recovery)
+	require.Equal(t, Unconfirmed, m.State(0))
+}
+
 func TestVerdicts(t *testing.T) {
 	for _, c := range []struct {
 		step Step
@@ -211,6 +223,11 @@ func TestVerdicts(t *testing.T) {
 		{StepOffsets, kerr.UnknownTopicID, fault.Restart, fault.Failed},
 		{StepCommit, kerr.ProducerFenced, fault.Rejoin, fault.Fenced},
 		{StepCommit, kerr.UnknownServerError, fault.Unconfirmed, fault.Failed},
+		{StepBegin, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
+		{StepProduce, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
+		{StepOffsets, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
+		{StepCommit, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
+		{StepAbort, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
 		{StepInit, kerr.InvalidTransactionTimeout, fault.Stop, fault.TransactionTimeout},
 		{StepInit, kerr.TransactionalIDAuthorizationFailed, fault.Stop, fault.Denied},
 	} {

@@ -13,7 +13,8 @@ const (
 	// Restart aborts the open transaction, drops what is not committed and starts a new attempt from the last
 	// committed checkpoint. It is what an unclassed error gets.
 	Restart Recovery = iota
-	// Rejoin is Restart after a loss of ownership: the assignment is awaited anew, without back-off the first time.
+	// Rejoin is Restart after a loss of ownership, or of an id that the broker forgot: nothing has failed, the restart strategy
+	// does not count it. The assignment is awaited anew, without back-off the first time.
 	Rejoin
 	// Unconfirmed is Restart after a commit whose outcome is unknown: only a stable read of the offsets can say it.
 	Unconfirmed
