@@ -55,6 +55,7 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		Stages:      a.stageFacts(),
 		States:      map[string][]snapshot.StateInfo{},
 		DropStates:  a.r.cfg.AllowDropped,
+		Repeats:     a.r.cfg.AtLeastOnce,
 	}
 	for _, s := range a.r.plan.States {
 		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})

@@ -48,21 +48,28 @@ func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPa
 	if err != nil {
 		return nil, err
 	}
-	keep := kadm.Offsets{}
-	for _, tp := range tps {
-		note := endNote(end, now[tp].TopicID)
-		out[tp] = now[tp].Offset
-		if k := kept[tp]; committed[tp].Found && k.Found && k.Metadata == note {
-			out[tp] = k.Offset
+	adm := kadm.NewClient(r.cl)
+	// All of them, so that the broker keeps them for as long again. Each is right by itself, so several requests may do it.
+	for some := range slices.Chunk(tps, endsAtOnce) {
+		keep := kadm.Offsets{}
+		for _, tp := range some {
+			note := endNote(end, now[tp].TopicID)
+			out[tp] = now[tp].Offset
+			if k := kept[tp]; committed[tp].Found && k.Found && k.Metadata == note {
+				out[tp] = k.Offset
+			}
+			keep.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: out[tp], LeaderEpoch: -1, Metadata: note})
 		}
-		keep.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: out[tp], LeaderEpoch: -1, Metadata: note})
-	}
-	// All of them, so that the broker keeps them for as long again.
-	if err := kadm.NewClient(r.cl).CommitAllOffsets(ctx, endsGroup(r.group), keep); err != nil {
-		return nil, kafka.Classify(err, "keep the ends of %d partitions in group %s", len(tps), endsGroup(r.group))
+		if err := adm.CommitAllOffsets(ctx, endsGroup(r.group), keep); err != nil {
+			return nil, kafka.Classify(err, "keep the ends of %d partitions in group %s", len(tps), endsGroup(r.group))
+		}
 	}
 	return out, nil
 }
+
+// endsAtOnce is how many ends are kept with one request. A group's coordinator takes no megabyte at once; names of the
+// greatest length make 350 KiB of these.
+const endsAtOnce = 500
 
 // endNote says what an end that is kept is the end of.
 func endNote(end topology.End, topic element.TopicID) string {

@@ -47,6 +47,9 @@ type ResolveInput struct {
 	// Listing is Repository.CommittedAfter(OldestID(Tasks)), or List, to notice committed offsets that went back behind a commit that is known from its
 	// marker. Not set: that is not checked.
 	Listing []RootInfo
+	// Repeats: at-least-once. The offsets of one checkpoint may be committed in part, because nothing ties the requests for
+	// very many partitions together; so handles may name two checkpoints. See level.
+	Repeats bool
 	// DropStates lets state go that is in a checkpoint and in no step of the topology.
 	DropStates bool
 }
@@ -176,6 +179,9 @@ func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
 			continue
 		}
 		out[in.Tasks[i].Task] = d
+	}
+	if len(refused) == 0 && in.Repeats {
+		refused = in.level(out)
 	}
 	if len(refused) == 0 {
 		refused = in.resolveStages(Restore, out)

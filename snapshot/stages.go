@@ -212,6 +212,42 @@ func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
 	return out
 }
 
+// level has all tasks of an application with exchanges begin at the newest of the checkpoints that their handles name, where
+// records may repeat. It is a complete one: offsets are committed when everything that they cover is acknowledged and
+// written. So nothing is left out, and the records between an older handle and it are not even repeated. A task that it does
+// not hold stays as it is.
+func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusal) {
+	refs := restoredRoots(out)
+	if len(in.Stages) == 0 || len(refs) < 2 {
+		return nil
+	}
+	newest := slices.MaxFunc(refs, func(a, b RootRef) int { return cmp.Compare(a.Name.ID, b.Name.ID) })
+	root := in.Roots[newest].Root
+	if !root.hasStages() {
+		return nil
+	}
+	for id, d := range out {
+		entry := root.Task(id)
+		if d.Kind != Restore || d.Root == newest || entry == nil || !follows(d.Positions, entry.Positions) {
+			continue
+		}
+		if no := in.checkStates(&TaskFacts{Task: id}, newest, entry); no != nil {
+			no.Task = id
+			refused = append(refused, *no)
+			continue
+		}
+		out[id] = Decision{Kind: Restore, Positions: slices.Clone(entry.Positions), Root: newest, Entry: *entry}
+	}
+	return refused
+}
+
+// follows reports that positions are of the same partitions of the same topics as those before them, and not behind them.
+func follows(before, then []element.Position) bool {
+	return slices.EqualFunc(before, then, func(b, t element.Position) bool {
+		return b.TopicPartition == t.TopicPartition && b.TopicID == t.TopicID && b.PartitionCount == t.PartitionCount && b.Offset <= t.Offset
+	})
+}
+
 // refuseMixture refuses handles that name several roots: what the tasks sent to each other is in one of them only. Roots
 // that know no exchange are an exception: the application had none when they were written.
 func (in *ResolveInput) refuseMixture(refs []RootRef, out map[element.TaskID]Decision) []Refusal {

@@ -179,6 +179,43 @@ func TestAMixtureOfCheckpointsIsRefused(t *testing.T) {
 	s.refused(ReasonMixedRoots, fault.HandleMismatch)
 }
 
+// TestAMixtureBeginsAtTheNewestWhereRecordsMayRepeat: without transactions some partitions may stand at the checkpoint
+// before.
+func TestAMixtureBeginsAtTheNewestWhereRecordsMayRepeat(t *testing.T) {
+	s := newStaged(t)
+	newer, _ := s.checkpoint(6, &s.ref, 2)
+	s.in.Repeats = true
+	for _, ahead := range []element.TaskID{taskA, taskB} {
+		s.in.Tasks = []TaskFacts{standsAt(t, s.r, &s.ref, taskA, 500), standsAt(t, s.r, &s.ref, taskB, 500)}
+		s.in.Tasks[ahead.Partition] = standsAt(t, s.r, &newer, ahead, 600)
+		s.load()
+		d := s.resolve()
+		for id, got := range d {
+			require.Equal(t, newer, got.Root, "%v", id)
+			require.Equal(t, Restore, got.Kind)
+		}
+		require.Len(t, d, 4)
+		require.EqualValues(t, 600, d[taskA].Positions[0].Offset)
+		require.EqualValues(t, 600, d[taskB].Positions[0].Offset)
+		require.Equal(t, newer.Name.ID, d[subtask(1)].Entry.InFlight[0].To, "the records of that one are in flight")
+	}
+
+	// One that does not hold all tasks is no place to begin.
+	loaded := s.in.Roots[newer]
+	loaded.Root.Tasks = slices.DeleteFunc(slices.Clone(loaded.Root.Tasks), func(e TaskEntry) bool { return e.Task == taskA })
+	s.refused(ReasonMixedRoots, fault.HandleMismatch)
+
+	// Without an exchange each task begins where it stands.
+	s = newStaged(t)
+	s.in.Repeats, s.in.Stages, s.in.DropStates = true, nil, true
+	newer, _ = s.checkpoint(6, &s.ref, 2)
+	s.in.Tasks[1] = standsAt(t, s.r, &newer, taskB, 600)
+	s.load()
+	d := s.resolve()
+	require.EqualValues(t, 500, d[taskA].Positions[0].Offset)
+	require.EqualValues(t, 600, d[taskB].Positions[0].Offset)
+}
+
 func TestAStageThatIsGoneIsRefused(t *testing.T) {
 	s := newStaged(t)
 	for _, stages := range [][]StageFacts{nil, {{Name: "other", Parallelism: 1, MaxParallelism: 128}}} {

@@ -74,14 +74,15 @@ func (m *Manager) CommitInitial(ctx context.Context, c checkpoint.Commit) error 
 }
 
 func (m *Manager) commit(ctx context.Context, c checkpoint.Commit) error {
-	ev := Event{Kind: EvCommit, Checkpoint: c.Name.ID, Partitions: len(c.Offsets)}
+	j := &job{commit: &c, pieces: pieces(m.cfg.Group, c.Offsets)}
+	ev := Event{Kind: EvCommit, Checkpoint: c.Name.ID, Partitions: len(c.Offsets), Pieces: len(j.pieces)}
 	for i := range c.Offsets {
 		ev.HandleBytes = max(ev.HandleBytes, len(c.Offsets[i].Metadata))
 	}
 	// Later than this the broker has aborted the transaction itself.
 	ctx, cancel := m.bounded(ctx, m.cfg.Timeout)
 	defer cancel()
-	return m.drive(ctx, ev, &job{commit: &c})
+	return m.drive(ctx, ev, j)
 }
 
 // Abort drops the open transaction; without one it does nothing. It uses ctx only to wait for its turn: the abort itself

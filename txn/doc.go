@@ -51,6 +51,9 @@
 //	    gives ErrSealed and buffers nothing.
 //	I9  EndTransaction is called only after the client has noted the partitions it produced to (client.settle): kgo
 //	    would else turn the first commit on a new topic into an abort and report success.
+//	I10 The offsets of a checkpoint are in one transaction, in as many requests as the group's coordinator needs them cut
+//	    into (pieces), one after the other. The fence vouches for all partitions of the checkpoint before each. EndTransaction
+//	    is called when all pieces are accepted; one that fails has failed the commit, whatever was accepted before it.
 //
 // Plain is the same without transactions, for at-least-once: an idempotent producer and OffsetCommit, behind the methods
 // of Manager. Its own invariants:
@@ -64,6 +67,9 @@
 //	    commit; so the checkpoint before the last one has to be kept.
 //	P5  Nothing is held up: Produce works between Seal and Commit, and no lock is held while records are handed over.
 //	P6  What the instance left open when it made transactions before is ended by the first Init.
+//	P7  The offsets of very many partitions go in several requests, which nothing ties together: after one that fails some
+//	    partitions stand at the checkpoint and the others at the one before, both of them complete. The class is Unconfirmed
+//	    then, or harder, so that nobody takes either for certain.
 //
 // Goroutines: Init runs one goroutine per slot and waits for all. The clients own theirs; Close ends them. Produce may
 // be called from many goroutines. Init, Seal, Commit, CommitInitial, Reopen, Abort and Close exclude each other; a
@@ -72,5 +78,6 @@
 // Files: machine.go (states, events, actions), steps.go (the transitions), verdict.go (which code means what);
 // config.go, manager.go (the driver: life of the clients), produce.go (the hot path), client.go (one client and the
 // count of its promises), control.go (Seal, Commit, Abort), exec.go (actions), offsets.go (TxnOffsetCommit),
+// pieces.go (how many offsets go at once),
 // failure.go (the record that is to blame), gone.go (what instances that are gone left open); plain.go, plain_commit.go (Plain).
 package txn

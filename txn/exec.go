@@ -99,9 +99,10 @@ func (m *Manager) exec(j *job, a Action) (ev Event, answered bool) {
 	case ActFlush:
 		return m.flush(j, c), true
 	case ActOffsets:
-		return m.sendOffsets(j, c), true
+		j.pause = 0
+		return m.sendOffsets(j, c, a.Piece), true
 	case ActRetryOffsets:
-		return m.resendOffsets(j, c), true
+		return m.resendOffsets(j, c, a.Piece), true
 	case ActDrop:
 		return m.drop(j, c), true
 	case ActCommit:

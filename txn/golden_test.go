@@ -105,6 +105,8 @@ func parseEvent(line string) (Event, error) {
 			ev.Failed = n
 		case "partitions":
 			ev.Partitions = int(n)
+		case "pieces":
+			ev.Pieces = int(n)
 		case "handle":
 			ev.HandleBytes = int(n)
 		default:

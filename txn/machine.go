@@ -53,7 +53,7 @@ const (
 	EvProduce                  // there is a record to produce
 	EvSeal                     // no more records: Checkpoint, Produced
 	EvReopen                   // the checkpoint was declined, the transaction goes on
-	EvCommit                   // commit: Checkpoint, Partitions, HandleBytes
+	EvCommit                   // commit: Checkpoint, Partitions, Pieces, HandleBytes
 	EvAbort                    // drop what is open
 	EvClose                    // end everything
 
@@ -89,6 +89,7 @@ type Event struct {
 	Answer     Answer
 	Codes      []int16
 	Partitions int // number of partitions whose offsets are committed
+	Pieces     int // number of requests that they are sent in; 0 is 1
 	// HandleBytes is the length of the longest metadata string.
 	HandleBytes int
 }
@@ -103,7 +104,7 @@ const (
 	ActBegin                          // BeginTransaction; EvBegun
 	ActMarker                         // produce the marker record; no answer, its promise counts
 	ActFlush                          // flush, wait for every promise; EvFlushed
-	ActOffsets                        // read the fence, send TxnOffsetCommit; EvOffsets or EvNoFence
+	ActOffsets                        // read the fence, send TxnOffsetCommit for Piece; EvOffsets or EvNoFence
 	ActRetryOffsets                   // the same after a pause; EvOffsets, EvNoFence or EvGaveUp
 	ActDrop                           // drop what is buffered; EvDropped
 	ActCommit                         // EndTransaction(commit); EvEnded
@@ -158,11 +159,15 @@ type Report struct {
 type Action struct {
 	Kind   ActionKind
 	Slot   int
+	Piece  int    // ActOffsets and ActRetryOffsets only: which part of the offsets, from 0
 	Report Report // ActReport only
 }
 
 // String gives one line, as the golden scenarios have it.
 func (a Action) String() string {
+	if a.Kind != ActReport && a.Piece > 0 {
+		return fmt.Sprintf("%s slot=%d piece=%d", a.Kind, a.Slot, a.Piece)
+	}
 	if a.Kind != ActReport {
 		return fmt.Sprintf("%s slot=%d", a.Kind, a.Slot)
 	}
@@ -189,7 +194,9 @@ type Machine struct {
 	// Of the transaction of slot cur:
 	checkpoint element.CheckpointID // that it was sealed for
 	marked     bool                 // a marker record is in it
-	stale      int                  // how often its offsets were refused for their generation
+	pieces     int                  // requests that its offsets are sent in, at least 1
+	piece      int                  // the one that is sent, from 0; those before are accepted
+	stale      int                  // how often this piece was refused for its generation
 	want       intent               // the request that is being worked on
 	failure    Report               // why it is being aborted; Failed is false for an abort the caller asked for
 

@@ -1,6 +1,7 @@
 package txn
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +21,8 @@ type ledger struct {
 	marker    bool
 	produced  int64
 	flushed   bool // and every promise was nil
-	accepted  bool // every code of the last answer was 0
+	pieces    int  // that the offsets go in
+	accepted  int  // pieces of which every code was 0
 	commits   []element.CheckpointID
 	sealedFor element.CheckpointID
 }
@@ -42,7 +44,7 @@ func (l *ledger) check(a Action) {
 		for s, b := range l.begun {
 			require.False(l.t, b, "I4: slot %d may have a transaction open", s)
 		}
-		l.marker, l.flushed, l.accepted, l.produced = false, false, false, 0
+		l.marker, l.flushed, l.accepted, l.produced = false, false, 0, 0
 	case ActMarker:
 		open()
 		l.marker = true
@@ -52,9 +54,10 @@ func (l *ledger) check(a Action) {
 	case ActOffsets, ActRetryOffsets:
 		open()
 		require.True(l.t, l.flushed, "I2: offsets before a clean flush")
+		require.Equal(l.t, l.accepted, a.Piece, "one piece after the other")
 	case ActCommit:
 		open()
-		require.True(l.t, l.flushed && l.accepted, "I2: commit of something that was refused")
+		require.True(l.t, l.flushed && l.accepted == l.pieces, "I2: commit of something that was refused")
 	case ActAbort:
 		open()
 	}
@@ -111,9 +114,8 @@ func (l *ledger) offsets(k ActionKind) Event {
 		return Event{Kind: EvGaveUp}
 	}
 	codes := rapid.SliceOfN(rapid.SampledFrom([]int16{0, 0, 0, kerr.ConcurrentTransactions.Code, kerr.IllegalGeneration.Code}), 1, 4).Draw(l.t, "codes")
-	l.accepted = true
-	for _, c := range codes {
-		l.accepted = l.accepted && c == 0
+	if !slices.ContainsFunc(codes, func(c int16) bool { return c != 0 }) {
+		l.accepted++
 	}
 	return Event{Kind: EvOffsets, Codes: codes}
 }
@@ -138,8 +140,9 @@ func TestInvariantsUnderRandomAnswers(t *testing.T) {
 				l.produced++
 			}
 			ev.Checkpoint, ev.Produced, ev.Partitions, ev.HandleBytes = next, l.produced, 2, rapid.SampledFrom([]int{100, 4096, 4097}).Draw(t, "handle")
-			if ev.Kind == EvCommit && ev.HandleBytes > MaxHandle && m.State(m.Current()) == Sealed {
-				l.accepted = false
+			if ev.Kind == EvCommit && m.State(m.Current()) == Sealed {
+				ev.Pieces = rapid.IntRange(0, 3).Draw(t, "pieces")
+				l.pieces, l.accepted = max(1, ev.Pieces), 0
 			}
 			if ev.Kind == EvSeal {
 				l.sealedFor = next

@@ -84,7 +84,8 @@ func (m *Manager) Close() {
 type job struct {
 	ctx    context.Context
 	commit *checkpoint.Commit
-	cause  error // of the first action that did not succeed
+	pieces [][]checkpoint.OffsetCommit // of its offsets
+	cause  error                       // of the first action that did not succeed
 
 	pause         time.Duration // before the offsets were sent last
 	lastRetriable error         // what they were answered with

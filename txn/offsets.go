@@ -16,9 +16,10 @@ import (
 // errNoFence is the cause when the group's member has no identity at the moment.
 var errNoFence = errors.New("the instance is not a member of the group at the moment")
 
-// sendOffsets sends TxnOffsetCommit once. It goes through the slot's own client, because the broker takes the producer
-// id and epoch that the transaction's records were written with.
-func (m *Manager) sendOffsets(j *job, c *client) Event {
+// sendOffsets sends TxnOffsetCommit for one piece once. It goes through the slot's own client, because the broker takes
+// the producer id and epoch that the transaction's records were written with. The fence has to vouch for all partitions of
+// the checkpoint each time: what was sent before counts only together with this.
+func (m *Manager) sendOffsets(j *job, c *client, piece int) Event {
 	start := time.Now()
 	defer func() { m.stats.Offsets += time.Since(start) }()
 	member, generation, instanceID, err := m.cfg.Fence(j.commit.Offsets)
@@ -29,7 +30,8 @@ func (m *Manager) sendOffsets(j *job, c *client) Event {
 		j.noteCause(err)
 		return Event{Kind: EvNoFence, Answer: Answer{Lost: true}}
 	}
-	req := offsetsRequest(j.commit.Offsets)
+	offsets := j.pieces[piece]
+	req := offsetsRequest(offsets)
 	req.TransactionalID, req.Group = c.id, m.cfg.Group
 	req.MemberID, req.Generation = member, generation
 	if instanceID != "" {
@@ -44,7 +46,7 @@ func (m *Manager) sendOffsets(j *job, c *client) Event {
 	if err != nil {
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
-	codes, err := offsetCodes(resp, j.commit.Offsets)
+	codes, err := offsetCodes(resp, offsets)
 	if codes == nil {
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
@@ -58,7 +60,7 @@ func (m *Manager) sendOffsets(j *job, c *client) Event {
 
 // resendOffsets is sendOffsets after a pause that doubles. kgo retries these codes for its own commits, not for a raw
 // request.
-func (m *Manager) resendOffsets(j *job, c *client) Event {
+func (m *Manager) resendOffsets(j *job, c *client, piece int) Event {
 	m.stats.Retries++
 	if m.cfg.Hooks.Retried != nil {
 		m.cfg.Hooks.Retried(c.slot)
@@ -68,7 +70,7 @@ func (m *Manager) resendOffsets(j *job, c *client) Event {
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return m.sendOffsets(j, c)
+		return m.sendOffsets(j, c, piece)
 	case <-j.ctx.Done():
 		j.noteCause(errors.Join(j.lastRetriable, j.ctx.Err()))
 		return Event{Kind: EvGaveUp}

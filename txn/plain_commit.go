@@ -32,6 +32,12 @@ import (
 // when a later one is complete. Only a commit that was sent more than once can do that, and commits are strictly one
 // after the other, so the one that it sets back is the one that follows, unless the network holds a packet back for longer
 // than it takes to make a checkpoint.
+//
+// The offsets of very many partitions go in several requests, one after the other, which nothing ties together: when a
+// later one fails, some partitions stand at n and the others where they stood. The class is Unconfirmed then, unless it is a
+// harder one. Each partition's position and handle are right by themselves, so what follows goes over the records of the
+// others once more, and nothing is left out; where tasks exchange records, snapshot.Resolve has all of them begin at the newer
+// of the two checkpoints, which is complete.
 func (p *Plain) Commit(ctx context.Context, c checkpoint.Commit) error {
 	if !c.Permit.Allows(c.Name.ID) {
 		return fault.Stopf(fault.Failed, "checkpoint %s has no permit to be committed", c.Name)
@@ -76,11 +82,13 @@ func (p *Plain) commit(ctx context.Context, c checkpoint.Commit) error {
 	ctx, done := p.patient(ctx)
 	defer done()
 	start := time.Now()
-	err := p.send(ctx, cl.Client, c.Offsets)
-	p.stats.Offsets += time.Since(start)
-	if err != nil {
-		return err
+	for i, piece := range pieces(p.cfg.Group, c.Offsets) {
+		if err := p.send(ctx, cl.Client, c.Offsets, piece, i > 0); err != nil {
+			p.stats.Offsets += time.Since(start)
+			return err
+		}
 	}
+	p.stats.Offsets += time.Since(start)
 	p.end(Committed, c.Name.ID)
 	return nil
 }
@@ -89,12 +97,13 @@ func (p *Plain) refused(step Step, rec fault.Recovery, code fault.Code, cause er
 	return fault.New(rec, code, "commit of group %s: %s: %w", p.cfg.Group, step, cause)
 }
 
-// send sends the offsets until they are committed or there is no hope.
-func (p *Plain) send(ctx context.Context, cl *kgo.Client, offsets []checkpoint.OffsetCommit) error {
+// send sends one piece of the offsets until it is committed or there is no hope. begun says that pieces before it are
+// committed: whatever comes now, the group no longer stands where it stood.
+func (p *Plain) send(ctx context.Context, cl *kgo.Client, all, piece []checkpoint.OffsetCommit, begun bool) error {
 	var pause time.Duration
-	lost, stale := false, 0
+	lost, stale := begun, 0
 	for {
-		a := p.sendOnce(ctx, cl, offsets)
+		a := p.sendOnce(ctx, cl, all, piece)
 		lost = lost || a.lost
 		if a.stale {
 			if stale++; stale > maxStale {
@@ -139,11 +148,11 @@ type sent struct {
 	stale bool // refused for its generation, see maxStale
 }
 
-// sendOnce reads the fence and sends the offsets. kgo itself sends the request again over a new connection or to a
+// sendOnce reads the fence, which vouches for all offsets of the checkpoint, and sends a piece of them. kgo itself sends the request again over a new connection or to a
 // new coordinator, without asking the fence; that is as good, because the broker takes it in the same generation only,
 // and within a generation no partition changes hands.
-func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, offsets []checkpoint.OffsetCommit) sent {
-	member, generation, instanceID, err := p.cfg.Fence(offsets)
+func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, all, piece []checkpoint.OffsetCommit) sent {
+	member, generation, instanceID, err := p.cfg.Fence(all)
 	if err == nil && (member == "" || generation < 0) {
 		err = errNoFence
 	}
@@ -155,7 +164,7 @@ func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, offsets []checkpoi
 		}
 		return s
 	}
-	req := plainRequest(offsets)
+	req := plainRequest(piece)
 	req.Group, req.MemberID, req.Generation = p.cfg.Group, member, generation
 	if instanceID != "" {
 		req.InstanceID = &instanceID
@@ -172,7 +181,7 @@ func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, offsets []checkpoi
 		s.again = s.rec != fault.Stop && !errors.Is(err, kgo.ErrClientClosed)
 		return s
 	}
-	return judge(resp, offsets)
+	return judge(resp, piece)
 }
 
 // judge reads the answer for each partition. The hardest refusal counts, before what may be accepted a moment later.

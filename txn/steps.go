@@ -105,7 +105,7 @@ func (m *Machine) begin(w intent, id element.CheckpointID) []Action {
 	if why := m.ready(); why != "" {
 		return m.refuse(why)
 	}
-	m.want, m.checkpoint, m.marked, m.stale = w, id, false, 0
+	m.want, m.checkpoint, m.marked = w, id, false
 	return []Action{{Kind: ActBegin, Slot: m.cur}}
 }
 
@@ -190,6 +190,7 @@ func (m *Machine) commit(e Event) []Action {
 			Reason: "no partition to commit"})
 	}
 	m.slots[m.cur] = OffsetsSent
+	m.pieces, m.piece, m.stale = max(1, e.Pieces), 0, 0
 	return []Action{{Kind: ActOffsets, Slot: m.cur}}
 }
 
@@ -226,7 +227,11 @@ func (m *Machine) offsets(e Event) []Action {
 	case bad.Failed:
 		return m.fail(bad)
 	case again:
-		return []Action{{Kind: ActRetryOffsets, Slot: m.cur}}
+		return []Action{{Kind: ActRetryOffsets, Slot: m.cur, Piece: m.piece}}
+	case m.piece+1 < m.pieces:
+		m.piece++
+		m.stale = 0
+		return []Action{{Kind: ActOffsets, Slot: m.cur, Piece: m.piece}}
 	}
 	m.slots[m.cur] = Ending
 	return []Action{{Kind: ActCommit, Slot: m.cur}}

@@ -162,7 +162,7 @@ func (a *attempt) commitStart() error {
 		return a.startTasks()
 	}
 	a.p.mgr.drive(txn.Event{Kind: txn.EvSeal}, job{}, a.then("commit start", func() error {
-		ev := txn.Event{Kind: txn.EvCommit, Partitions: len(c.Offsets), HandleBytes: handleBytes(c)}
+		ev := txn.Event{Kind: txn.EvCommit, Partitions: len(c.Offsets), Pieces: a.p.w.cfg.piecesOf(c), HandleBytes: handleBytes(c)}
 		a.p.mgr.drive(ev, job{commit: &c}, a.then("run", a.startTasks))
 		return nil
 	}))

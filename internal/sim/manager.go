@@ -190,7 +190,8 @@ func (j *job) exec(a txn.Action) {
 	case txn.ActFlush:
 		j.flush(c)
 	case txn.ActOffsets:
-		j.sendOffsets(c)
+		j.pause = 0
+		j.sendOffsets(c, a.Piece)
 	case txn.ActRetryOffsets:
 		j.pause = min(max(time.Millisecond, 2*j.pause), 16*time.Millisecond)
 		j.m.p.w.do(j.m.p, j.pause, kSend, func() {
@@ -198,7 +199,7 @@ func (j *job) exec(a txn.Action) {
 				j.fed(txn.Event{Kind: txn.EvGaveUp})
 				return
 			}
-			j.sendOffsets(c)
+			j.sendOffsets(c, a.Piece)
 		})
 	case txn.ActDrop:
 		c.drop(func() { j.fed(txn.Event{Kind: txn.EvDropped}) })
@@ -267,8 +268,8 @@ func (m *manager) takeLate(c *client) bool {
 	return any && c.idle()
 }
 
-// sendOffsets reads the fence and sends TxnOffsetCommit once.
-func (j *job) sendOffsets(c *client) {
+// sendOffsets reads the fence and sends TxnOffsetCommit for one piece once.
+func (j *job) sendOffsets(c *client, piece int) {
 	p, w := j.m.p, j.m.p.w
 	id, gen, err := p.fence(j.commit.Offsets, j.stale)
 	if err != nil {
@@ -281,7 +282,11 @@ func (j *job) sendOffsets(c *client) {
 		id, gen, instance = "", -1, ""
 	}
 	offsets := make([]committed, len(w.broker.in))
-	for _, o := range j.commit.Offsets {
+	send := j.commit.Offsets
+	if w.cfg.pieces {
+		send = send[piece : piece+1]
+	}
+	for _, o := range send {
 		offsets[o.Position.Partition] = committed{found: true, offset: o.Position.Offset, metadata: o.Metadata}
 	}
 	epoch := c.epoch
@@ -296,6 +301,14 @@ func (j *job) sendOffsets(c *client) {
 		}
 		j.fed(ev)
 	})
+}
+
+// piecesOf is how many requests the offsets of a commit go in.
+func (c *Config) piecesOf(commit checkpoint.Commit) int {
+	if c.pieces {
+		return len(commit.Offsets)
+	}
+	return 1
 }
 
 // errorOf makes the caller's error of the report, classed as Manager does it.

@@ -70,6 +70,9 @@ func (g *group) commitOffsets(txnID string, epoch int32, id string, gen int32, i
 	if code := g.b.enter(t, epoch); code != 0 {
 		return all(code)
 	}
+	if t.group {
+		g.b.w.counts.Pieces++
+	}
 	t.group = true
 	offsets = slices.Clone(offsets)
 	for i := range offsets {

@@ -16,6 +16,7 @@ const scenarioSeeds = 60
 
 type scenario struct {
 	instances, partitions int
+	pieces                bool
 	directives            []directive
 	reached               func(Counts) bool
 }
@@ -27,7 +28,7 @@ func (s scenario) run(t *testing.T) int {
 		seeds /= 3
 	}
 	for seed := uint64(1); seed <= seeds; seed++ {
-		res := Run(Config{Seed: seed, Instances: s.instances, Partitions: s.partitions, directives: s.directives})
+		res := Run(Config{Seed: seed, Instances: s.instances, Partitions: s.partitions, pieces: s.pieces, directives: s.directives})
 		require.NoError(t, res.Err, "seed %d", seed)
 		if s.reached(res.Counts) {
 			reached++

@@ -36,6 +36,8 @@ type Config struct {
 	Plain bool
 	// Straight: no exchange. Else it is drawn from the seed whether the application has one; scripts and scenarios are straight.
 	Straight bool
+	// pieces: every offset of a commit goes in a request of its own, as those of very many partitions go in several.
+	pieces bool
 	// script makes the run an exhaustive one: no random lag, no random fault.
 	script *script
 	// directives are the faults of a scenario, in place of random ones.
@@ -65,6 +67,8 @@ type Counts struct {
 	ChainsGone, NeverHeard, Overtold int
 	// Markers that were written beside no root; revokes that were looked at when the ownership was another one.
 	MarkersAlone, LateRevokes int
+	// Pieces are requests for offsets into a transaction that has some already.
+	Pieces int
 	// SecondReads are refusals that a second read of the offsets showed to be of a state of affairs that was over.
 	SecondReads int
 	// Checkpoints that were triggered while another was in flight; that were abandoned, beside an older one that stayed;

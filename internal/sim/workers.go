@@ -220,7 +220,7 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 	}
 	p.offsets = c.Offsets
 	w, mgr := a.p.w, a.p.mgr
-	ev := txn.Event{Kind: txn.EvCommit, Checkpoint: p.name.ID, Partitions: len(c.Offsets), HandleBytes: handleBytes(c)}
+	ev := txn.Event{Kind: txn.EvCommit, Checkpoint: p.name.ID, Partitions: len(c.Offsets), Pieces: a.p.w.cfg.piecesOf(c), HandleBytes: handleBytes(c)}
 	run := func(done func(error)) { mgr.drive(ev, job{commit: &c}, done) }
 	if w.cfg.Bug == CommitOutOfOrder && a.p.held == nil && w.chance(40) {
 		// The planted bug: this one's commit waits in a corner while the next checkpoint uses other ids.

@@ -14,7 +14,8 @@ type result struct {
 }
 
 // refusal makes the answer in which everything that a request asked for has the same error. It is nil for a request of a
-// kind that it does not know: Produce, AddPartitionsToTxn, EndTxn, TxnOffsetCommit and InitProducerID it does.
+// kind that it does not know: Produce, AddPartitionsToTxn, EndTxn, TxnOffsetCommit,
+// OffsetCommit and InitProducerID it does.
 func refusal(req kmsg.Request, code int16) kmsg.Response {
 	resp := req.ResponseKind()
 	resp.SetVersion(req.GetVersion())
@@ -38,6 +39,18 @@ func refusal(req kmsg.Request, code int16) kmsg.Response {
 			rt.Topic, rt.TopicID = t.Topic, t.TopicID
 			for _, p := range t.Partitions {
 				rp := kmsg.NewTxnOffsetCommitResponseTopicPartition()
+				rp.Partition = p.Partition
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+	case *kmsg.OffsetCommitRequest:
+		resp := resp.(*kmsg.OffsetCommitResponse)
+		for _, t := range q.Topics {
+			rt := kmsg.NewOffsetCommitResponseTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewOffsetCommitResponseTopicPartition()
 				rp.Partition = p.Partition
 				rt.Partitions = append(rt.Partitions, rp)
 			}
@@ -77,6 +90,13 @@ func results(resp kmsg.Response) (out []result) {
 			}
 		}
 	case *kmsg.TxnOffsetCommitResponse:
+		for i := range r.Topics {
+			for j := range r.Topics[i].Partitions {
+				p := &r.Topics[i].Partitions[j]
+				out = append(out, result{p.Partition, &p.ErrorCode})
+			}
+		}
+	case *kmsg.OffsetCommitResponse:
 		for i := range r.Topics {
 			for j := range r.Topics[i].Partitions {
 				p := &r.Topics[i].Partitions[j]
