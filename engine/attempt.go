@@ -61,6 +61,7 @@ type attempt struct {
 	imports  bool                    // tasks come from the savepoint, and nothing of them is committed yet
 	claiming bool
 	merge    mergeState
+	startID  element.CheckpointID // names what is merged at the start; no checkpoint has it
 	events   chan event
 	wg       sync.WaitGroup // everything the attempt starts
 	// distrust: a file of the committed chain is missing, so the next attempt must read the states from the files.
@@ -116,6 +117,7 @@ func (a *attempt) run() error {
 	a.r.policy.Running(a.now())
 	a.r.live(Running, a.number, nil)
 	a.r.running.Store(a)
+	a.mergeAtStart()
 	return a.loop()
 }
 
@@ -158,6 +160,10 @@ func (a *attempt) prepare() error {
 	if err != nil {
 		return err
 	}
+	if len(a.due()) > 0 {
+		a.lastID++
+		a.startID = a.lastID
+	}
 	a.co = checkpoint.New(a.r.cfg.checkpointing(), a.lastID)
 	return a.commitStart()
 }
@@ -169,6 +175,7 @@ func (a *attempt) forgetLost() {
 			a.forgetMerged(id)
 		}
 	}
+	maps.DeleteFunc(a.merge.bad, func(id element.TaskID, _ *unmerged) bool { return a.tasks[id] == nil })
 	for _, id := range a.r.had {
 		if a.tasks[id] == nil && a.r.ports.Local != nil {
 			a.r.ports.Local.Left(id)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -93,7 +94,7 @@ func (t *task) cut(id element.CheckpointID, forward gate.Barrier) (taskAck, erro
 
 // freeze takes the changes of a checkpoint, or of one that has the whole state, that.
 func (t *task) freeze(id element.CheckpointID) Frozen {
-	if t.wholes.has(id) {
+	if t.wholes.has(id, t.id) {
 		return t.state.FreezeFull(id)
 	}
 	return t.state.Freeze(id)
@@ -118,25 +119,34 @@ type wholes struct {
 	sync   bool // a task stands still until its state is written
 
 	mu  sync.Mutex
-	ids map[element.CheckpointID]bool // guarded by mu: these have it
+	ids map[element.CheckpointID]map[element.TaskID]bool // guarded by mu: of these tasks; nil: of all
 }
 
-func (w *wholes) add(id element.CheckpointID) {
+// add says that a checkpoint has the whole states of tasks; nil: of all.
+func (w *wholes) add(id element.CheckpointID, tasks map[element.TaskID]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ids == nil {
-		w.ids = map[element.CheckpointID]bool{}
+		w.ids = map[element.CheckpointID]map[element.TaskID]bool{}
 	}
-	w.ids[id] = true
+	w.ids[id] = tasks
 }
 
-func (w *wholes) has(id element.CheckpointID) bool {
+func (w *wholes) has(id element.CheckpointID, task element.TaskID) bool {
 	if w.always {
 		return true
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.ids[id]
+	tasks, ok := w.ids[id]
+	return ok && (tasks == nil || tasks[task])
+}
+
+// forget drops what was said of a checkpoint that all tasks have passed, and of older ones.
+func (w *wholes) forget(id element.CheckpointID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.ids, func(o element.CheckpointID, _ map[element.TaskID]bool) bool { return o <= id })
 }
 
 // onEnd: the partition has reached the end that it was given. The task goes on to take part in checkpoints.

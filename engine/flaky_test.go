@@ -95,6 +95,9 @@ func (s flakyStore) Merge(ctx context.Context, name element.CheckpointName, entr
 	if err != nil {
 		s.Checkpoints.Forget(ref)
 		ref = snapshot.RunRef{}
+		if s.f.draw(2) == 0 { // as if a file were damaged: then the next checkpoint has the whole state
+			err = fault.Stopf(fault.Corrupt, "%w", &snapshot.CorruptError{Checkpoint: name.String(), Kind: "run", Reason: "planted", Err: err})
+		}
 	}
 	return ref, err
 }

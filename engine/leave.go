@@ -163,6 +163,7 @@ func (a *attempt) detach(id element.TaskID) element.TopicPartition {
 		a.source.Remove(tp)
 	}
 	a.forgetMerged(id)
+	delete(a.merge.bad, id)
 	if a.r.ports.Local != nil {
 		a.r.ports.Local.Left(id)
 	}

@@ -51,8 +51,12 @@ type Listener struct {
 	Claimed func(paths []string, err error)
 	// Looping: a checkpoint was completed while so many records were on feedback edges; a failure loses them.
 	Looping func(id element.CheckpointID, records int64)
-	// Merged: a task's chain of runs became one full run, or could not (it is tried again).
+	// Merged: a task's chain of runs became one full run, or could not. It is tried again, or the next checkpoint has the
+	// whole state of the task: see Renewed.
 	Merged func(task element.TaskID, runs int, bytes int64, took time.Duration, err error)
+	// Renewed: a checkpoint was committed that has the whole state of a task in place of its chain of runs; cause says why
+	// those could not be merged, nil: they have become too many.
+	Renewed func(task element.TaskID, runs int, cause error)
 	// CloseFailed: a user function's Close returned an error at the end of an attempt.
 	CloseFailed func(error)
 	// AbortFailed: the open transaction could not be aborted at the end of an attempt; the next one fences it.

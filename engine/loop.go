@@ -23,7 +23,8 @@ type pending struct {
 	acks       map[element.TaskID]taskAck
 	wanted     []string // names of the requests for a savepoint that it serves
 	savepoints map[string]savepointResult
-	looping    int64 // records on feedback edges, which it does not have
+	looping    int64                  // records on feedback edges, which it does not have
+	renewed    map[element.TaskID]int // tasks of which it has the whole state in place of their chains, and how long those were
 	runs       map[element.TaskID]snapshot.Persisted
 	root       *snapshot.Root
 	ref        snapshot.RootRef
@@ -231,9 +232,7 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 	if a.r.lis.CheckpointTriggered != nil {
 		a.r.lis.CheckpointTriggered(act.ID)
 	}
-	if len(act.Savepoint) > 0 {
-		a.wholes.add(act.ID)
-	}
+	a.renew(a.pending[len(a.pending)-1], act.Tasks)
 	b := a.barrier(act)
 	a.pending[len(a.pending)-1].barrier = b
 	for _, id := range act.Tasks {
@@ -275,6 +274,7 @@ func (a *attempt) abandon(act checkpoint.Abandon) {
 	for _, id := range act.IDs {
 		if p := a.inFlight(id); p != nil {
 			p.stop()
+			a.renewLater(p)
 			if p.sealing != nil {
 				sealing = append(sealing, p.sealing)
 			}

@@ -16,6 +16,7 @@ import (
 type mergeState struct {
 	doing *mergeRound // the round that runs; its goroutine fills it in
 	full  map[element.TaskID]snapshot.RunRef
+	bad   map[element.TaskID]*unmerged
 }
 
 // mergeRound is what a round of housekeeping reports.
@@ -23,11 +24,12 @@ type mergeRound struct{ merges []*mergeResult }
 
 // mergeResult tells of one merge.
 type mergeResult struct {
-	task element.TaskID
-	run  snapshot.RunRef // zero when it failed
-	runs int
-	took time.Duration
-	err  error
+	task  element.TaskID
+	run   snapshot.RunRef // zero when it failed
+	first snapshot.RunRef // of the chain
+	runs  int
+	took  time.Duration
+	err   error
 }
 
 // roundTime is how long a round of housekeeping goes on to merge. A round has at least one merge; where states are
@@ -42,7 +44,11 @@ func (a *attempt) due() []snapshot.TaskEntry {
 		if _, has := a.merge.full[id]; has {
 			continue // its last merge waits for the next root
 		}
-		if c := a.tasks[id].committed; len(c.Runs) > a.r.cfg.MaxChain {
+		c := a.tasks[id].committed
+		if bad := a.merge.bad[id]; bad != nil && bad.damage && len(c.Runs) < bad.again {
+			continue // the next checkpoint makes a new chain
+		}
+		if len(c.Runs) > a.r.cfg.MaxChain {
 			due = append(due, c)
 		}
 	}
@@ -61,7 +67,7 @@ func (a *attempt) mergeAll(round *mergeRound, name element.CheckpointName, due [
 		if len(round.merges) > 0 && (time.Since(began) >= roundTime || a.ctx.Err() != nil) {
 			return
 		}
-		res := &mergeResult{task: due[0].Task, runs: len(due[0].Runs)}
+		res := &mergeResult{task: due[0].Task, first: due[0].Runs[0], runs: len(due[0].Runs)}
 		start := time.Now()
 		res.run, res.err = a.r.ports.Checkpoints.Merge(ctx, name, due[0])
 		res.took = time.Since(start)
@@ -69,8 +75,23 @@ func (a *attempt) mergeAll(round *mergeRound, name element.CheckpointName, due [
 	}
 }
 
-// onMerged keeps the full runs for the next root. A merge that failed is tried again after the next checkpoint: the
-// chain it would have replaced is intact, only long.
+// mergeAtStart merges the chains that are long when an attempt starts, without waiting for a checkpoint: there may be none
+// for long, or none may succeed. The merged runs get an id of their own, for a name is used once.
+func (a *attempt) mergeAtStart() {
+	due := a.due()
+	if len(due) == 0 || a.startID == 0 {
+		return
+	}
+	round, name := &mergeRound{}, element.CheckpointName{ID: a.startID, Incarnation: a.r.cfg.Incarnation}
+	a.merge.doing = round
+	a.spawn(func() {
+		a.mergeAll(round, name, due)
+		a.report(event{kind: evMerged, merged: round})
+	})
+}
+
+// onMerged keeps the full runs for the next root. A merge that failed is tried again after the next checkpoint, or made
+// needless by it: see renew.
 func (a *attempt) onMerged(e event) {
 	a.keepMerged(e.merged)
 	for _, res := range e.merged.merges {
@@ -81,6 +102,7 @@ func (a *attempt) onMerged(e event) {
 func (a *attempt) keepMerged(round *mergeRound) {
 	a.merge.doing = nil
 	for _, res := range round.merges {
+		a.noteMerge(res)
 		if res.err == nil && a.tasks != nil && a.tasks[res.task] == nil {
 			a.r.ports.Checkpoints.Forget(res.run) // the task has left meanwhile
 		} else if res.err == nil {
@@ -131,6 +153,9 @@ func (a *attempt) forgetMerged(id element.TaskID) {
 // report nobody has heard. It is over, as everything is that the attempt started. When a file is missing it may be one of
 // these: none is used any more, or the next attempt would fail like this one, and all that follow.
 func (a *attempt) leaveMerges() {
+	for _, p := range a.pending {
+		a.renewLater(p)
+	}
 	if a.merge.doing != nil {
 		a.keepMerged(a.merge.doing)
 	}
@@ -139,5 +164,5 @@ func (a *attempt) leaveMerges() {
 			a.forgetMerged(id)
 		}
 	}
-	a.r.merged = a.merge.full
+	a.r.merged, a.r.unmerged = a.merge.full, a.merge.bad
 }

@@ -46,6 +46,7 @@ type Runner struct {
 	lastID       element.CheckpointID
 	kept         map[element.TaskID]*keptState
 	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
+	unmerged     map[element.TaskID]*unmerged       // the same of chains that cannot be merged
 	had          []element.TaskID                   // of the last attempt: the local copy is told when they do not come back
 	cleanedGroup time.Time                          // when CleanGroup was last called
 	granted      atomic.Bool                        // the wish for a savepoint: what is committed comes from it
@@ -286,7 +287,7 @@ func (r *Runner) tidy(ctx context.Context) <-chan time.Time {
 // of work the end of the patience with it.
 func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, par: parallelismOf(r.plan, r.cfg), wholes: &wholes{always: r.cfg.FullSnapshots, sync: r.cfg.SyncSnapshots}, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, resuming: closed, merge: mergeState{full: r.merged},
+	a := &attempt{r: r, par: parallelismOf(r.plan, r.cfg), wholes: &wholes{always: r.cfg.FullSnapshots, sync: r.cfg.SyncSnapshots}, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: closed, resuming: closed, merge: mergeState{full: r.merged, bad: r.unmerged},
 		kept: r.kept, lastID: r.lastID, joined: make(chan *intake, 1), left: map[element.TopicPartition]uint64{}, feed: newFeeder(nil)}
 	if r.plan.HasExchange() {
 		a.brake = &brake{}

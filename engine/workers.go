@@ -48,7 +48,7 @@ func (a *attempt) persist(id element.CheckpointID) {
 		before = append(before, a.tasks[tid].committed.RunBytes())
 		deltas = append(deltas, a.delta(p, tid, ack))
 	}
-	name, store, cut := p.name, a.r.ports.Checkpoints, a.savepointsOf(p)
+	name, store, cut, why := p.name, a.r.ports.Checkpoints, a.savepointsOf(p), a.whyRenewed(p)
 	a.worker(p, func(ctx context.Context) event {
 		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.Persisted{}}
 		written, err := store.Persist(ctx, name, deltas)
@@ -59,7 +59,7 @@ func (a *attempt) persist(id element.CheckpointID) {
 			err = errors.Join(err, f.Err())
 		}
 		if err != nil {
-			e.err = fmt.Errorf("write changes of checkpoint %s: %w", name, err)
+			e.err = fmt.Errorf("write changes of checkpoint %s%s: %w", name, why, err)
 			return e
 		}
 		for i, w := range written {
@@ -91,7 +91,7 @@ func (e *event) count(run snapshot.RunRef) {
 // flight still: then that one is committed before this one's root is written, or both are given up.
 func (a *attempt) delta(p *pending, tid element.TaskID, ack taskAck) snapshot.TaskDelta {
 	d := snapshot.TaskDelta{Task: tid, States: ack.states, From: a.tasks[tid].committed.ChainEnd(), To: p.name.ID, Len: ack.frozen.Len(), Entries: ack.frozen.Sorted()}
-	if a.wholes.always {
+	if a.whole(p, tid) {
 		d.From, d.Full, d.Len, d.Entries = 0, true, ack.frozen.FullLen(), ack.frozen.Full()
 	}
 	if len(ack.inflight) > 0 {
@@ -101,7 +101,11 @@ func (a *attempt) delta(p *pending, tid element.TaskID, ack taskAck) snapshot.Ta
 		if before == p || d.Full {
 			break
 		}
-		if earlier, ok := before.acks[tid]; ok && earlier.frozen.Len() > 0 {
+		earlier, ok := before.acks[tid]
+		switch {
+		case ok && a.whole(before, tid) && earlier.frozen.FullLen() == 0:
+			d.From = 0 // its chain has no run
+		case ok && (a.whole(before, tid) || earlier.frozen.Len() > 0):
 			d.From = before.name.ID
 		}
 	}
@@ -161,7 +165,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 			continue
 		}
 		var runs []snapshot.RunRef
-		if !a.wholes.always {
+		if !a.whole(p, tid) {
 			runs = a.chainOf(tid)
 		}
 		if run := p.runs[tid].Run; !run.IsZero() {
@@ -278,7 +282,9 @@ func (a *attempt) complete(id element.CheckpointID) error {
 		t.committed, t.root, t.fresh = entry, &ref, false
 		t.inbox.commit(id)
 		a.adopted(entry)
+		a.renewed(p, entry.Task)
 	}
+	a.wholes.forget(id)
 	for task := range p.acks {
 		if t := a.tasks[task]; t.starts() || a.r.cfg.NoSnapshots {
 			t.fresh = false

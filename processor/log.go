@@ -68,16 +68,6 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 			log.Log(context.Background(), level, "checkpoint committed", "checkpoint", uint64(s.ID), "reason", s.Reason.String(), "bytes", s.DeltaBytes, "entries", s.Entries, "took", s.EndToEnd.Round(time.Millisecond))
 			call(user.CheckpointCompleted, s)
 		},
-		Merged: func(t element.TaskID, runs int, bytes int64, took time.Duration, err error) {
-			if err != nil {
-				log.Warn("runs not merged, will be tried again", "task", t.String(), "runs", runs, "error", err)
-			} else {
-				log.Debug("runs merged", "task", t.String(), "runs", runs, "bytes", bytes, "took", took.Round(time.Millisecond))
-			}
-			if user.Merged != nil {
-				user.Merged(t, runs, bytes, took, err)
-			}
-		},
 		AbortFailed: func(err error) {
 			log.Warn("open transaction not aborted, the next start fences it", "error", err)
 			call(user.AbortFailed, err)
@@ -106,6 +96,7 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 		},
 	}
 	logAssignment(log, lis, user)
+	logMerges(log, lis, user)
 	logGivenUp(log, lis, user)
 	return lis
 }

@@ -6,12 +6,15 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -43,4 +46,26 @@ func TestAbandonedCheckpointsAreHeardOf(t *testing.T) {
 	require.Contains(t, out.String(), `checkpoint=7 given_up=2 reason=`)
 	require.Contains(t, out.String(), "too slow")
 	require.Equal(t, []element.CheckpointID{7, 8}, heard)
+}
+
+func TestDamageOfAChainIsToldOnce(t *testing.T) {
+	var out bytes.Buffer
+	heard := 0
+	l := logging(slog.New(slog.NewTextHandler(&out, nil)), engine.Listener{Merged: func(element.TaskID, int, int64, time.Duration, error) { heard++ }})
+	damage := fault.Stopf(fault.Corrupt, "%w", &snapshot.CorruptError{Checkpoint: "7-1", File: "app/i1/chk-7-1.data", Kind: "run", Reason: "checksum mismatch"})
+	in, other := element.TaskID{Source: "in"}, element.TaskID{Source: "in", Partition: 1}
+	for runs := range 15 {
+		l.Merged(in, 17+runs, 0, 0, damage)
+	}
+	require.Equal(t, 1, strings.Count(out.String(), "level=WARN"))
+	require.Contains(t, out.String(), "at_most=4096 checkpoint=7-1 file=app/i1/chk-7-1.data kind=run reason=\"checksum mismatch\"")
+	l.Merged(in, 34, 0, 0, damage)
+	require.Equal(t, 2, strings.Count(out.String(), "level=WARN"), "the chain has doubled")
+	l.Merged(other, 17, 0, 0, damage)
+	require.Equal(t, 3, strings.Count(out.String(), "level=WARN"), "of another task")
+	l.Renewed(in, 34, damage)
+	l.Merged(in, 17, 0, 0, errors.New("input/output error"))
+	require.Equal(t, 4, strings.Count(out.String(), "level=WARN"), "of a new chain")
+	require.Contains(t, out.String(), "runs not merged")
+	require.Equal(t, 18, heard, "the listener hears of all")
 }

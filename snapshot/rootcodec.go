@@ -17,13 +17,16 @@ const (
 	maxTasks     = 1 << 16 // tasks of a root
 	maxPositions = 1024    // inputs of a task
 	maxStates    = 1024    // states of a task
-	maxRuns      = 4096    // runs of a task
+	maxRuns      = MaxRuns
 	maxInFlight  = 64      // runs of records in flight of a task
 	maxGroups    = 1 << 15 // key groups of a stage
 
 	maxSavepoints    = 64
 	maxSavepointPath = 4096
 )
+
+// MaxRuns is how many runs the chain of a task may have in a root.
+const MaxRuns = 4096
 
 // encodeRoot gives the bytes of a root file, the same for the same root. The root must be sorted and valid.
 func encodeRoot(r *Root) []byte {

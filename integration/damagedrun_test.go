@@ -1,0 +1,101 @@
+//go:build unix
+
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/verify"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// A byte of a run is damaged under a process whose state in memory is whole: the damage is told once, the next checkpoint
+// has the whole state, and both the service and the directory are as if nothing had been.
+func TestARunDamagedUnderARunningProcess(t *testing.T) {
+	s := embeddedSite(t, 1)
+	s.every = 20 * time.Millisecond
+	file := s.file(totals)
+	flags := []string{"--set", "state.backend.fs.memory-threshold=0b"}
+	p := s.run(file, flags...)
+	n := 0
+	work := func(until func() bool, what string) {
+		p.until(20*time.Second, func() bool {
+			s.orders(n, 20, 50)
+			n += 20
+			return until()
+		}, "%s", what)
+	}
+	s.orders(n, 20, 50)
+	n += 20
+	s.caughtUp(p)
+	var bad string
+	work(func() bool {
+		if !slices.Contains(s.fileNames(), bad) { // or a merge had read it just before
+			bad = s.newestRunFile()
+			if bad == "" {
+				return false
+			}
+			damageIn(t, filepath.Join(s.checkpoints(), bad))
+		}
+		return strings.Contains(p.stderr.String(), "a checkpoint has the whole state of the task in place of its runs")
+	}, "a renewal")
+	work(func() bool { return !slices.Contains(s.fileNames(), bad) }, "the damaged file goes")
+	s.caughtUp(p)
+	log := p.stderr.String()
+	require.Equal(t, 1, strings.Count(log, `msg="a checkpoint file is damaged`), "%s", log)
+	require.Contains(t, log, "file="+bad+" kind=run")
+	require.Zero(t, p.restarts())
+	p.stop()
+	s.storeIsWhole()
+	p = s.run(file, flags...)
+	s.orders(n, 200, 50)
+	s.caughtUp(p)
+	s.exact(verify.Config{})
+	p.stop()
+}
+
+// damageIn turns a byte of a file over, in place; of a file that is not there it does nothing.
+func damageIn(t *testing.T, name string) {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	var b [1]byte
+	_, err = f.ReadAt(b[:], info.Size()-40)
+	require.NoError(t, err)
+	b[0] ^= 0xff
+	_, err = f.WriteAt(b[:], info.Size()-40)
+	require.NoError(t, err)
+}
+
+// newestRunFile is the file of the newest run of the chain that a committed handle names.
+func (s *site) newestRunFile() string {
+	repo := s.repository()
+	defer repo.Close()
+	for _, h := range s.handles() {
+		if h.Kind != snapshot.HandleCheckpoint {
+			continue
+		}
+		root, err := repo.ReadRoot(s.ctx, h.Root)
+		if err != nil {
+			continue // cleaned meanwhile
+		}
+		for _, task := range root.Tasks {
+			if k := len(task.Runs); k > 0 && task.Task == (element.TaskID{Source: task.Task.Source}) && !task.Runs[k-1].IsInline() {
+				return task.Runs[k-1].File
+			}
+		}
+	}
+	return ""
+}
