@@ -58,8 +58,9 @@ type Config struct {
 	Backend Backend
 	// NoLocalRecovery turns local recovery off (state.backend.local-recovery: false): no local copy is kept or read.
 	NoLocalRecovery bool
-	// LocalDirs are the places for the local copy of the state (state.local.root-dirs). The first one that can be used is
-	// taken; the copy lies in a directory there that has the application's name. Default <DataDir>/local.
+	// LocalDirs are the places for the local copies of the state (state.local.root-dirs): the tasks are spread over them, and
+	// one that cannot be used or is full is left out. The copies lie in a directory there that has the application's name.
+	// Default <DataDir>/local.
 	LocalDirs []string
 
 	// SyncSnapshots persists the state before processing goes on (state.backend.async: false).

@@ -3,6 +3,7 @@ package processor
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/internal/fault"
@@ -65,8 +66,13 @@ func (c Config) checkForms(ms *mistakes) {
 		ms.form("state.checkpoints.dir", c.CheckpointsDir, rules.Path(c.CheckpointsDir))
 	}
 	ms.form("state.savepoints.dir", c.SavepointsDir, rules.Path(c.SavepointsDir))
+	seen := map[string]bool{}
 	for _, d := range c.LocalDirs {
 		ms.form("state.local.root-dirs", d, rules.Path(d))
+		if seen[filepath.Clean(d)] {
+			ms.add("state.local.root-dirs", "%q is named twice", d)
+		}
+		seen[filepath.Clean(d)] = true
 	}
 	if c.InstanceID != "" {
 		ms.form("instance.id", c.InstanceID, rules.Name(c.InstanceID))

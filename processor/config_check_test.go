@@ -31,6 +31,7 @@ func TestCheckRefusesWithBothValues(t *testing.T) {
 		`admin.token: the value is no token: 16 to 256 printable characters without blanks`:                      func(c *Config) { c.AdminToken = "secret" },
 		`kafka.brokers: "h" is not host:port, for example localhost:9092`:                                        func(c *Config) { c.Brokers = []string{"h"} },
 		`data-dir: "s3://x" is not a path`:                                                                       func(c *Config) { c.DataDir, c.CheckpointsDir, c.LocalDirs = "s3://x", "c", []string{"l"} },
+		`state.local.root-dirs: "/a/" is named twice`:                                                            func(c *Config) { c.LocalDirs = []string{"/a", "/b", "/a/"} },
 		`instance.id: "a/b" is not a name: 1 to 128 letters, digits, dots, underscores or hyphens`:               func(c *Config) { c.InstanceID = "a/b" },
 		`state.backend: unknown value "heap"; allowed: badger, memory`:                                           func(c *Config) { c.Backend = "heap" },
 		`checkpointing.mode: unknown value "x"; allowed: exactly-once, at-least-once`:                            func(c *Config) { c.Mode = "x" },
@@ -151,6 +152,9 @@ func TestWhatHasLessEffectAndWhichDefaultsHaveNone(t *testing.T) {
 	c.TransactionTimeout = 101 * time.Second
 	require.Empty(t, Limited(c))
 	require.Empty(t, Limited(Config{TolerableFailures: 1, DisabledCheckpoints: true}))
+	require.Equal(t, []string{"state.checkpoints.num-retained 1: checkpointing.mode at-least-once keeps 2, since the offsets may be those of the last but one"},
+		Limited(Config{Mode: AtLeastOnce, RetainedCheckpoints: 1}))
+	require.Empty(t, Limited(Config{Mode: AtLeastOnce, RetainedCheckpoints: 2}))
 	require.Empty(t, Idle(c))
 	c.Backend = Memory
 	require.Equal(t, []string{"state.backend.local-recovery true: state.backend memory keeps no local copy"}, Idle(c))

@@ -42,6 +42,9 @@ func Ignored(c Config) []string {
 // Limited says which of the settings have less effect than one may think, likewise: one line each.
 func Limited(c Config) []string {
 	c = c.withDefaults()
+	if !c.DisabledCheckpoints && c.RetainedCheckpoints < c.retained() {
+		return []string{fmt.Sprintf("state.checkpoints.num-retained %d: checkpointing.mode at-least-once keeps %d, since the offsets may be those of the last but one", c.RetainedCheckpoints, c.retained())}
+	}
 	if c.DisabledCheckpoints || c.Mode == AtLeastOnce || c.TolerableFailures == 0 {
 		return nil
 	}

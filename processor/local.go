@@ -48,7 +48,7 @@ func (p localPace) withDefaults() localPace {
 //
 // Its goroutine is started by startKeeper and ended by close.
 type keeper struct {
-	local *store.Local
+	local *store.Locals
 	repo  *snapshot.Repository
 	own   element.Incarnation // of the roots that this process writes
 	log   *slog.Logger
@@ -81,9 +81,9 @@ func (s *service) openLocal(context.Context) error {
 	for i, d := range s.cfg.LocalDirs {
 		dirs[i] = filepath.Join(d, s.plan.Application)
 	}
-	local, err := store.OpenLocal(store.LocalConfig{
-		Dirs: dirs, Cluster: s.cluster.ID, Application: s.plan.Application, MinInterval: pace.flush, Logger: s.log,
-	})
+	local, err := store.OpenLocals(store.LocalConfig{
+		Cluster: s.cluster.ID, Application: s.plan.Application, MinInterval: pace.flush, Logger: s.log,
+	}, dirs...)
 	if err != nil {
 		s.log.Warn("no local copy of the state: the service goes on without it", "error", err)
 		return nil
@@ -118,7 +118,7 @@ func (s *service) closeBudget(most time.Duration) time.Duration {
 	return most
 }
 
-func startKeeper(local *store.Local, repo *snapshot.Repository, own element.Incarnation, log *slog.Logger, pace localPace) *keeper {
+func startKeeper(local *store.Locals, repo *snapshot.Repository, own element.Incarnation, log *slog.Logger, pace localPace) *keeper {
 	ctx, stop := context.WithCancel(context.Background())
 	k := &keeper{
 		local: local, repo: repo, own: own, log: log, pace: pace, lanes: map[element.TaskID]*lane{},

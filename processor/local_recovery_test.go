@@ -147,7 +147,7 @@ func TestRestartWithACopyThatMustNotBeUsed(t *testing.T) {
 		"of another application": func(b *localBed, _ string) (int, int) { // at the very same versions
 			_, root := b.committed()
 			dir := filepath.Join(b.dir, "stranger")
-			other, err := store.OpenLocal(store.LocalConfig{Dirs: []string{dir}, Cluster: b.clusterID(), Application: "stranger", Logger: b.cfg.Logger})
+			other, err := store.OpenLocal(store.LocalConfig{Dir: dir, Cluster: b.clusterID(), Application: "stranger", Logger: b.cfg.Logger})
 			require.NoError(b.t, err)
 			for _, e := range root.Root.Tasks {
 				require.NoError(b.t, other.Reset(b.t.Context(), e.Task, versionOf(root.Ref, e), tablesOf(e.States), func(yield func(store.Entry, error) bool) {

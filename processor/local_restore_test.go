@@ -168,7 +168,7 @@ func TestRestoreDoesNotTakeACopyThatIsBehindAMerge(t *testing.T) {
 // A process may be killed at any time: what is on disk must not lie inside a merged run for long.
 func TestCopyIsWrittenSoonAfterAMerge(t *testing.T) {
 	l := newLine(t)
-	l.pace.flush = time.Hour
+	l.pace.flush, l.disks = time.Hour, l.disks[:1]
 	l.checkpoint(changes{task0: {put(0, "a", "1")}})
 	l.start()
 	l.announce()

@@ -69,7 +69,7 @@ func (b *localBed) committed() (*snapshot.Repository, snapshot.RootInfo) {
 
 // openCopy opens the copy of a service that has ended.
 func (b *localBed) openCopy(f func(*store.Local)) {
-	local, err := store.OpenLocal(store.LocalConfig{Dirs: []string{b.localDir()}, Cluster: b.clusterID(), Application: b.app, Logger: b.cfg.Logger})
+	local, err := store.OpenLocal(store.LocalConfig{Dir: b.localDir(), Cluster: b.clusterID(), Application: b.app, Logger: b.cfg.Logger})
 	require.NoError(b.t, err)
 	require.False(b.t, local.Stats().Disabled)
 	f(local)
@@ -202,7 +202,7 @@ func TestLocalCopyAfterAKill(t *testing.T) {
 
 func TestLocalCopyOfAnotherClusterIsReplaced(t *testing.T) {
 	b := newLocalBed(t, "moved")
-	other, err := store.OpenLocal(store.LocalConfig{Dirs: []string{b.localDir()}, Cluster: "another", Application: b.app, Logger: b.cfg.Logger})
+	other, err := store.OpenLocal(store.LocalConfig{Dir: b.localDir(), Cluster: "another", Application: b.app, Logger: b.cfg.Logger})
 	require.NoError(t, err)
 	task := element.TaskID{Source: "in", Partition: 1}
 	require.NoError(t, other.Reset(t.Context(), task, store.LocalVersion{Name: element.CheckpointName{ID: 1}}, []store.TableInfo{{Name: "x", Codec: "y"}},
@@ -238,7 +238,7 @@ func TestServiceRunsWithoutItsLocalCopy(t *testing.T) {
 			require.NoError(t, os.WriteFile(b.localDir(), nil, 0o600))
 		},
 		"in use": func(b *localBed) {
-			other, err := store.OpenLocal(store.LocalConfig{Dirs: []string{b.localDir()}, Logger: slog.New(slog.DiscardHandler)})
+			other, err := store.OpenLocal(store.LocalConfig{Dir: b.localDir(), Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(b.t, err)
 			b.t.Cleanup(func() { other.Close() })
 		},

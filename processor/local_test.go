@@ -56,7 +56,8 @@ type line struct {
 	pace   localPace
 	repo   *snapshot.Repository
 	log    logBuffer
-	local  *store.Local
+	local  *store.Locals
+	disks  []string // for the copies
 	keeper *keeper
 	step   func() error // between two writes to the database
 
@@ -110,6 +111,7 @@ func newLineInline(t testing.TB, threshold int) *line {
 	l.repo, err = snapshot.OpenRepository(t.Context(), snapshot.Config{Dir: filepath.Join(l.dir, "chk"), Application: "app", Instance: "i", NumRetained: 3, MemoryThreshold: threshold, Logger: l.log.logger()})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.repo.Close() })
+	l.disks = []string{filepath.Join(l.dir, "local"), filepath.Join(l.dir, "local-2")}
 	for p := range int32(2) {
 		id := element.TaskID{Source: "in", Partition: p}
 		l.entries[id] = snapshot.TaskEntry{Task: id, States: lineStates}
@@ -119,8 +121,7 @@ func newLineInline(t testing.TB, threshold int) *line {
 
 func (l *line) start() {
 	var err error
-	l.local, err = store.OpenLocal(store.LocalConfig{Dirs: []string{filepath.Join(l.dir, "local")}, Cluster: "c", Application: "app",
-		MinInterval: l.pace.flush, Logger: l.log.logger(), Step: l.step})
+	l.local, err = store.OpenLocals(store.LocalConfig{Cluster: "c", Application: "app", MinInterval: l.pace.flush, Logger: l.log.logger(), Step: l.step}, l.disks...)
 	require.NoError(l.t, err)
 	l.keeper = startKeeper(l.local, l.repo, l.inc, l.log.logger(), l.pace)
 }
@@ -206,7 +207,12 @@ func (l *line) settled() {
 	requireCopies(l.t, l.local, l.repo, l.all())
 }
 
-func requireCopies(t testing.TB, local *store.Local, repo *snapshot.Repository, entries []snapshot.TaskEntry) {
+// copies is a store.Local, or several.
+type copies interface {
+	Iterate(task element.TaskID, fn func(table store.TableInfo, key, value []byte) bool) error
+}
+
+func requireCopies(t testing.TB, local copies, repo *snapshot.Repository, entries []snapshot.TaskEntry) {
 	t.Helper()
 	for _, e := range entries {
 		want, got := map[string]string{}, map[string]string{}

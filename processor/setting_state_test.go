@@ -16,6 +16,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/store"
 )
 
 func TestSettingAsync(t *testing.T) {
@@ -173,13 +174,25 @@ func TestSettingPlaces(t *testing.T) {
 	s.cfg.Backend, s.cfg.local = Badger, fast
 	s.cfg.CheckpointsDir = at("chk")
 	require.NoError(t, os.WriteFile(at("unusable"), nil, 0o600))
-	s.cfg.LocalDirs = []string{at("unusable"), at("disk-2")}
+	s.cfg.LocalDirs = []string{at("unusable"), at("disk-2"), at("disk-3")}
 	s.put(100)
 	stop := s.start(s.plan(0), s.cfg)
 	s.eventually(func() bool { return s.lag(s.app) == 0 }, "all is committed")
 	require.NoError(t, stop())
 	require.DirExists(t, filepath.Join(at("chk"), s.app))
-	require.DirExists(t, filepath.Join(at("disk-2"), s.app), "the first place that can be used")
+	cluster, err := kafka.Probe(t.Context(), kafka.Config{Brokers: s.cfg.Brokers, ClientID: s.app, Logger: s.cfg.Logger}, kafka.Need{})
+	require.NoError(t, err)
+	var copies []string // of the tasks, on both disks that can be used
+	for _, disk := range []string{"disk-2", "disk-3"} {
+		local, err := store.OpenLocal(store.LocalConfig{Dir: filepath.Join(at(disk), s.app), Cluster: cluster.ID, Application: s.app, Logger: s.cfg.Logger})
+		require.NoError(t, err)
+		require.NotEmpty(t, local.Tasks(), disk)
+		for _, task := range local.Tasks() {
+			copies = append(copies, task.String())
+		}
+		require.NoError(t, local.Close())
+	}
+	require.ElementsMatch(t, []string{"in-0", "in-1", "in-2", "in-3"}, copies)
 	require.NoDirExists(t, at("checkpoints"))
 	require.NoDirExists(t, at("local"))
 }

@@ -72,6 +72,7 @@
 //	local_flush.go  the writer                                local_previous.go what a flush replaces
 //	local_open.go, local_pending.go, local_format.go          local_space.go what is not done on a full disk, with
 //	local_unix.go, local_other.go how full it is
+//	locals.go   Locals: a Local in each of several directories
 //
 // The layout of the local copy is in docs/format/local-store.md.
 package store

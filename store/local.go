@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -16,8 +17,8 @@ import (
 
 // LocalConfig configures the local copy of the committed state of all tasks of an instance.
 type LocalConfig struct {
-	// Dirs are the directories for the copy; the first that can be used is taken. At least one.
-	Dirs []string
+	// Dir is the directory for the copy.
+	Dir string
 	// Cluster and Application are part of the copy's identity: that of another one is dropped.
 	Cluster, Application string
 	// MinInterval is the least time between the starts of two flushes; default 10 s.
@@ -37,18 +38,22 @@ type LocalConfig struct {
 	// taken for one of the database. It is there for fault injection.
 	Step func() error
 
+	// left is the number of directories that are in use, when there are several for the copies of an instance.
+	left     *atomic.Int32
 	memTable int64 // size at which Badger writes a table; memTableSize but in tests
 }
 
+const defaultDutyCycle = 10
+
 func (c *LocalConfig) setDefaults() error {
-	if len(c.Dirs) == 0 {
+	if c.Dir == "" {
 		return errors.New("local copy of the state: no directory given")
 	}
 	if len(c.Cluster) > maxNameLen || len(c.Application) > maxNameLen {
 		return errors.New("local copy of the state: cluster or application name too long")
 	}
 	c.MinInterval = orDefault(c.MinInterval, 10*time.Second)
-	c.DutyCycle = orDefault(c.DutyCycle, 10)
+	c.DutyCycle = orDefault(c.DutyCycle, defaultDutyCycle)
 	c.MaxPendingBytes = orDefault(c.MaxPendingBytes, 32<<20)
 	c.memTable = orDefault(c.memTable, memTableSize)
 	c.CloseTimeout = orDefault(c.CloseTimeout, 10*time.Second)

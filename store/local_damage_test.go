@@ -71,7 +71,7 @@ func (f *imaged) mustImage() string {
 func (f *imaged) tryCopy(dir, what string) (at LocalVersion, ok bool) {
 	f.t.Helper()
 	cfg := f.cfg
-	cfg.Dirs, cfg.Step = []string{dir}, nil
+	cfg.Dir, cfg.Step = dir, nil
 	l, err := OpenLocal(cfg)
 	require.NoError(f.t, err)
 	g := &localFixture{t: f.t, local: l}

@@ -380,6 +380,11 @@ func (l *Local) disable(err error) {
 	}
 	close(l.room)
 	l.room = make(chan struct{})
+	if l.cfg.left != nil && l.cfg.left.Add(-1) > 0 {
+		l.log.Warn("A DIRECTORY FOR LOCAL COPIES OF THE STATE IS LEFT OUT until the process starts again; its tasks get new copies in the others, "+
+			"checkpoints are not affected", "dir", l.dir, "error", err)
+		return
+	}
 	l.log.Error("THE LOCAL COPY OF THE STATE IS DISABLED until the process starts again; the service goes on without it, "+
 		"checkpoints are not affected", "dir", l.dir, "error", err)
 }

@@ -29,7 +29,7 @@ func TestAFullDiskDoesNotEndTheProcess(t *testing.T) {
 			}
 			defer func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) }()
 			var log bytes.Buffer
-			l, err := OpenLocal(LocalConfig{Dirs: []string{disk}, MinInterval: time.Hour, MinFreeBytes: 32 << 20, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			l, err := OpenLocal(LocalConfig{Dir: disk, MinInterval: time.Hour, MinFreeBytes: 32 << 20, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			require.NoError(t, err)
 			task, tables := element.TaskID{Source: "s"}, []TableInfo{{Name: "t"}}
 			state := func(yield func(Entry, error) bool) {
@@ -61,7 +61,7 @@ func TestAFullDiskDoesNotEndTheProcess(t *testing.T) {
 			require.NoError(t, os.Remove(filler.Name()))
 			moved := t.TempDir() // the database of this process keeps its lock
 			require.NoError(t, os.CopyFS(moved, os.DirFS(disk)))
-			next, err := OpenLocal(LocalConfig{Dirs: []string{moved}, MinInterval: time.Hour, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
+			next, err := OpenLocal(LocalConfig{Dir: moved, MinInterval: time.Hour, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			require.False(t, next.Stats().Disabled)
 			_, ok := next.Version(task)

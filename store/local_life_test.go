@@ -24,7 +24,7 @@ func TestLocalFollowsItsTasks(t *testing.T) {
 	}
 	t.Logf("replay: STORE_SEED=%d go test ./store -run TestLocalFollowsItsTasks", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	cfg := LocalConfig{Dirs: []string{t.TempDir()}, MinInterval: time.Hour, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)}
+	cfg := LocalConfig{Dir: t.TempDir(), MinInterval: time.Hour, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)}
 	open := func() *Local {
 		l, err := OpenLocal(cfg)
 		require.NoError(t, err)

@@ -26,7 +26,7 @@ const (
 	localMaxKey   = 32 << 10
 )
 
-// OpenLocal opens or creates the local copy in the first usable directory and starts its writer. The error is about the
+// OpenLocal opens or creates the local copy in a directory and starts its writer. The error is about the
 // configuration only: a copy that cannot be opened is made anew, and when that fails, too, what is returned is disabled
 // and has said so.
 func OpenLocal(cfg LocalConfig) (*Local, error) {
@@ -37,22 +37,22 @@ func OpenLocal(cfg LocalConfig) (*Local, error) {
 		cfg: cfg, log: cfg.Logger, tasks: make(map[element.TaskID]*localTask), nextNumber: 1,
 		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), freeAt: freeBytes,
 	}
-	var errs []error
-	for _, dir := range cfg.Dirs {
-		l.dir = filepath.Join(dir, LocalDirName)
-		if err := l.openIn(l.dir); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", l.dir, err))
-			continue
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		l.stop = stop
-		go l.run(ctx)
-		return l, nil
-	}
-	l.disable(errors.Join(errs...))
-	l.stop = func() {}
-	close(l.done)
+	l.open()
 	return l, nil
+}
+
+// open opens the copy in the directory and starts its writer, or disables it.
+func (l *Local) open() {
+	l.dir = filepath.Join(l.cfg.Dir, LocalDirName)
+	if err := l.openIn(l.dir); err != nil {
+		l.disable(fmt.Errorf("%s: %w", l.dir, err))
+		l.stop = func() {}
+		close(l.done)
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	go l.run(ctx)
 }
 
 // openIn opens the copy in one directory. One that is damaged is removed and made anew.

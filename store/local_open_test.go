@@ -10,16 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLocalUsesTheFirstUsableDirectory(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
+func TestLocalHasItsDirectoryAlone(t *testing.T) {
 	good := t.TempDir()
-	l, err := OpenLocal(LocalConfig{Dirs: []string{file, good}, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
+	l, err := OpenLocal(LocalConfig{Dir: good, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.False(t, l.Stats().Disabled)
 	require.Equal(t, filepath.Join(good, LocalDirName), l.dir)
 
-	other, err := OpenLocal(LocalConfig{Dirs: []string{good}, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
+	other, err := OpenLocal(LocalConfig{Dir: good, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.True(t, other.Stats().Disabled, "the directory is in use")
 	require.NoError(t, other.Close())

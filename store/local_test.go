@@ -66,7 +66,7 @@ type localFixture struct {
 }
 
 func newLocalFixture(t *testing.T) *localFixture {
-	f := &localFixture{t: t, log: &lockedBuffer{}, cfg: LocalConfig{Dirs: []string{t.TempDir()}, Cluster: "c", Application: "app",
+	f := &localFixture{t: t, log: &lockedBuffer{}, cfg: LocalConfig{Dir: t.TempDir(), Cluster: "c", Application: "app",
 		MinInterval: time.Hour, MinFreeBytes: -1}}
 	f.cfg.Logger = slog.New(slog.NewTextHandler(f.log, nil))
 	f.open()
