@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -17,17 +17,23 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// endsGroup is the consumer group that keeps the ends of a bounded run, as committed offsets: with the application, for all
-// its instances, and over restarts. Nobody joins it.
+// endsGroup is the consumer group that keeps the ends of bounded runs, as committed offsets: with the application, for all
+// its instances, and over restarts. Nobody joins it, and nothing is removed from it (runs.go).
 func endsGroup(application string) string { return application + ".ends" }
+
+// runStable bounds the wait, at the start of a process, for commits that are open: with one open, the last run is not over.
+// A read that fails otherwise is tried again.
+const (
+	runStable = 2 * time.Second
+	runTries  = 15
+)
 
 // Ends gives the offsets before which partitions end; the map is empty for a source without an end.
 //
 // An end is resolved once for a run, when the group has no offset of the partition, so before checkpoint 0 of it is
-// committed, and kept. From then on what is kept counts, unless it is of another topic of that name or the source says
-// another end now. Where the group has an offset and no end is kept, a new run begins: that of the last was removed
-// (beginRun). The broker forgets what is kept when nobody has asked for it for as long as it keeps offsets
-// (offsets.retention.minutes, seven days); a run that is left alone for so long is a new one.
+// committed, or none is kept of this run, and kept. From then on what is kept counts, unless it is of another topic of that
+// name or the source says another end now. The broker forgets what is kept when nobody has asked for it for as long as it
+// keeps offsets (offsets.retention.minutes, seven days); a run that is left alone for so long is a new one.
 func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
 	out := make(map[element.TopicPartition]int64, len(tps))
 	if !end.Bounded() || len(tps) == 0 {
@@ -53,12 +59,10 @@ func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPa
 	for some := range slices.Chunk(tps, endsAtOnce) {
 		keep := kadm.Offsets{}
 		for _, tp := range some {
-			note := endNote(end, now[tp].TopicID)
-			out[tp] = now[tp].Offset
-			if k := kept[tp]; committed[tp].Found && k.Found && k.Metadata == note {
-				out[tp] = k.Offset
-			}
-			keep.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: out[tp], LeaderEpoch: -1, Metadata: note})
+			f := endFacts{committed: committed[tp], kept: kept[tp], what: endOf(end, now[tp].TopicID)}
+			k := f.end(r.run, now[tp].Offset)
+			out[tp] = k.offset
+			keep.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: k.offset, LeaderEpoch: -1, Metadata: k.note()})
 		}
 		if err := adm.CommitAllOffsets(ctx, endsGroup(r.group), keep); err != nil {
 			return nil, kafka.Classify(err, "keep the ends of %d partitions in group %s", len(tps), endsGroup(r.group))
@@ -71,8 +75,8 @@ func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPa
 // greatest length make 350 KiB of these.
 const endsAtOnce = 500
 
-// endNote says what an end that is kept is the end of.
-func endNote(end topology.End, topic element.TopicID) string {
+// endOf says what an end that is kept is the end of.
+func endOf(end topology.End, topic element.TopicID) string {
 	return fmt.Sprintf("end of topic id %s by %s", topic, end)
 }
 
@@ -152,70 +156,72 @@ func (r reads) partitionsOf(ctx context.Context, topic string) ([]element.TopicP
 	return tps, topics[topic].ID, nil
 }
 
-// RunOver says whether a run is over: every partition of the bounded sources is committed up to its end. What Ends has kept
-// stays: an instance that stands by since before the end, and is given the partitions now, finds the same ends and has
-// nothing to do.
+// RunOver says whether the run that this process takes part in, or a later one, is over: every partition of the bounded
+// sources is committed up to its end. What is kept stays: an instance that stands by since before the end, and is given the
+// partitions now, finds the same ends and has nothing to do.
 func (r reads) RunOver(ctx context.Context, sources []topology.SourcePlan) (over bool, err error) {
-	for _, src := range sources {
-		if !src.End.Bounded() {
-			continue
-		}
-		if reached, err := r.reachedEnds(ctx, src); err != nil || !reached {
-			return false, err
-		}
-	}
-	return true, nil
+	facts, err := r.endFacts(ctx, sources, true)
+	return err == nil && facts.over(r.run), err
 }
 
-// beginRun is called when a process starts, before it joins the group: when the last run is over, this start is that of a new
-// one, and what was kept for the last one is removed.
-func (r reads) beginRun(ctx context.Context, sources []topology.SourcePlan) error {
+// beginRun gives the run that a process takes part in that starts now.
+func (r reads) beginRun(ctx context.Context, sources []topology.SourcePlan) (int64, error) {
 	if err := r.checkEndOffsets(ctx, sources); err != nil {
-		return err
+		return 0, err
 	}
-	over, err := r.RunOver(ctx, sources)
-	if err != nil || !over {
-		return err
+	for try := 1; ; try++ {
+		bounded, cancel := context.WithTimeout(ctx, runStable)
+		facts, err := r.endFacts(bounded, sources, true)
+		late := bounded.Err() != nil && ctx.Err() == nil
+		cancel()
+		if errors.Is(err, kafka.ErrUnstable) && late { // what is kept is never open
+			facts, err = r.endFacts(ctx, sources, false)
+			return facts.run(), err
+		}
+		if err == nil || !late || try == runTries {
+			return facts.run(), err
+		}
 	}
-	_, err = kadm.NewClient(r.cl).DeleteGroup(ctx, endsGroup(r.group))
-	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
-		return kafka.Classify(err, "remove group %s, which keeps the ends of the run that is over", endsGroup(r.group))
-	}
-	return nil
 }
 
-func (r reads) reachedEnds(ctx context.Context, src topology.SourcePlan) (bool, error) {
+// endFacts reads what is known of all partitions of the bounded sources.
+func (r reads) endFacts(ctx context.Context, sources []topology.SourcePlan, committed bool) (runFacts, error) {
+	var out runFacts
+	for _, src := range sources {
+		facts, err := r.endFactsOf(ctx, src, committed)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, facts...)
+	}
+	return out, nil
+}
+
+// endFactsOf reads what is known of a source's partitions. What is committed is read before what is kept, so that an end
+// which is seen was not reached earlier.
+func (r reads) endFactsOf(ctx context.Context, src topology.SourcePlan, committed bool) (out runFacts, err error) {
+	if !src.End.Bounded() {
+		return nil, nil
+	}
 	tps, topicID, err := r.partitionsOf(ctx, src.Topic)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	committed, err := kafka.StableOffsets(ctx, r.cl, r.group, tps)
-	if err != nil {
-		return false, err
+	var done, kept map[element.TopicPartition]kafka.Committed
+	if committed {
+		if done, err = kafka.StableOffsets(ctx, r.cl, r.group, tps); err != nil {
+			return nil, err
+		}
 	}
 	ends := map[element.TopicPartition]int64{}
-	if src.End.Kind == topology.EndByOffset {
-		if err := namedEnds(src.End, tps, ends); err != nil {
-			return false, err
-		}
+	named := src.End.Kind == topology.EndByOffset
+	if named {
+		err = namedEnds(src.End, tps, ends)
 	} else {
-		kept, err := kafka.StableOffsets(ctx, r.cl, endsGroup(r.group), tps)
-		if err != nil {
-			return false, err
-		}
-		for tp, k := range kept {
-			if k.Found && k.Metadata == endNote(src.End, topicID) {
-				ends[tp] = k.Offset
-			}
-		}
-		if len(ends) == 0 { // another instance was the last one
-			return true, nil
-		}
+		kept, err = kafka.StableOffsets(ctx, r.cl, endsGroup(r.group), tps)
 	}
 	for _, tp := range tps {
-		if end, ok := ends[tp]; !ok || !committed[tp].Found || committed[tp].Offset < end {
-			return false, nil
-		}
+		out = append(out, endFacts{committed: done[tp], kept: kept[tp], what: endOf(src.End, topicID), named: named, at: ends[tp]})
 	}
-	return true, nil
+	return out, err
 }

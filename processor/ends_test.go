@@ -91,7 +91,8 @@ func TestEndsAreThoseOfTheFirstStart(t *testing.T) {
 	forget := func() bool {
 		over, err := r.RunOver(t.Context(), plan.Sources)
 		require.NoError(t, err)
-		require.NoError(t, r.beginRun(t.Context(), plan.Sources)) // a process starts
+		r.run, err = r.beginRun(t.Context(), plan.Sources) // a process starts
+		require.NoError(t, err)
 		return over
 	}
 	require.False(t, forget(), "nothing is reached")
@@ -100,7 +101,9 @@ func TestEndsAreThoseOfTheFirstStart(t *testing.T) {
 	require.Equal(t, []int64{0}, b.ends(r, end, 3))
 	b.commits(group, map[int32]int64{3: 0})
 	require.True(t, forget())
-	require.True(t, forget(), "another instance does so, too")
+	require.EqualValues(t, 2, r.run)
+	require.False(t, forget(), "the next run has not begun")
+	require.EqualValues(t, 2, r.run, "another instance that starts takes part in the same")
 	require.Equal(t, []int64{20, 5, 3, 0}, b.ends(r, end, 0, 1, 2, 3), "a new run")
 	require.False(t, forget())
 

@@ -17,6 +17,8 @@ import (
 type reads struct {
 	cl    *kgo.Client
 	group string
+	// run is the run that this process takes part in; see runs.go.
+	run int64
 	// waiting, when set, is called every stableLong while a stable read waits.
 	waiting func(context.Context)
 	// owned, when set, gives the partitions that are assigned: a topic has at least those.

@@ -23,6 +23,7 @@ func TestAnInstanceThatComesBackIsKnownBeforeItsFirstTransaction(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, s.close()) })
 		require.NoError(t, s.openCluster(t.Context()))
 		require.NoError(t, s.openCheckpoints(t.Context()))
+		require.NoError(t, s.openReads(t.Context()))
 		require.NoError(t, s.openKafka(t.Context()))
 		return s
 	}

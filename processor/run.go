@@ -96,7 +96,7 @@ func (s *service) kafka() kafka.Config {
 
 // open checks and opens everything, cheapest and most local first.
 func (s *service) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openControl, s.openCheckpoints, s.openLocal, s.awaitControl, s.openKafka}
+	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openReads, s.openControl, s.openCheckpoints, s.openLocal, s.awaitControl, s.openKafka}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -163,22 +163,26 @@ func (s *service) openCheckpoints(ctx context.Context) error {
 	return s.repo.AnnounceFor(ctx, s.cluster.ID)
 }
 
-// openKafka makes the clients that live as long as the service. Joining the group comes last: from then on other
-// members wait for this one.
-func (s *service) openKafka(ctx context.Context) error {
+// openReads makes the client that reads positions, and learns at once which run this start belongs to: the less time passes,
+// the fewer of the instances that are started together find it over.
+func (s *service) openReads(ctx context.Context) error {
 	cl, err := kafka.NewClient(s.kafka())
 	if err != nil {
 		return fmt.Errorf("make a Kafka client: %w", err)
 	}
 	s.onClose(func() error { cl.Close(); return nil })
 	s.reads = reads{cl: cl, group: s.plan.Application}
-
 	if s.plan.Bounded() {
-		if err := s.reads.beginRun(ctx, s.plan.Sources); err != nil {
-			return err
-		}
+		s.reads.run, err = s.reads.beginRun(ctx, s.plan.Sources)
 	}
-	if err = s.openCommits(); err != nil {
+	return err
+}
+
+// openKafka makes the clients that live as long as the service. Joining the group comes last: from then on other
+// members wait for this one.
+func (s *service) openKafka(ctx context.Context) error {
+	err := s.openCommits()
+	if err != nil {
 		return err
 	}
 	s.onClose(func() error { s.manager.Close(); return nil })

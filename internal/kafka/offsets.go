@@ -29,6 +29,9 @@ const (
 	stableMost  = 250 * time.Millisecond
 )
 
+// ErrUnstable says that the end of the context, not an answer, ended the wait for open transactions.
+var ErrUnstable = errors.New("have commits in an open transaction")
+
 // StableOffsets reads the committed offsets of exactly these partitions once no open transaction can still change
 // them: while the broker says UNSTABLE_OFFSET_COMMIT it asks again, after 20 ms rising to 250 ms, until ctx ends. Errors
 // that may pass are borne for 30 s in a row. The result has every asked partition.
@@ -50,7 +53,7 @@ func StableOffsets(ctx context.Context, cl *kgo.Client, group string, tps []elem
 		}
 		if serr := sleep(ctx, wait); serr != nil {
 			if err == nil {
-				err = fmt.Errorf("%d partitions have commits in an open transaction, first %v", len(todo), todo[0])
+				err = fmt.Errorf("%d partitions %w, first %v", len(todo), ErrUnstable, todo[0])
 			}
 			return nil, fmt.Errorf("read the offsets of group %s: %w (%w)", group, serr, err)
 		}
