@@ -33,6 +33,8 @@ type Part struct {
 	// Path and Digest are those of the savepoint, "" when none was asked for or the instance has no tasks.
 	Path   string `json:"path,omitempty"`
 	Digest string `json:"digest,omitempty"`
+	// Requests are the ids that the savepoint carries, the same in the parts of all instances.
+	Requests []string `json:"requests,omitempty"`
 	// Partitions are the source partitions of the instance's tasks, as topic/number.
 	Partitions []string `json:"partitions"`
 	// StandingBy: the instance has no tasks at the moment.
@@ -66,6 +68,7 @@ type SavepointInfo struct {
 	Bytes       int64      `json:"bytes"`
 	Tasks       int        `json:"tasks"`
 	Positions   []Position `json:"positions"`
+	Requests    []string   `json:"requests,omitempty"`
 	Damage      string     `json:"damage,omitempty"`
 }
 

@@ -123,6 +123,7 @@ type request struct {
 	after     element.CheckpointID // the newest one in flight when it was asked for
 	savepoint string               // its name; "" = a checkpoint is enough
 	dir       string
+	id        string      // of who asked, which the savepoint carries; "" = none
 	final     bool        // it is to be cut at the last checkpoint of a graceful stop
 	reply     chan answer // capacity 1
 }
@@ -145,16 +146,17 @@ func (r *Runner) Checkpoint(ctx context.Context) (stats checkpoint.CheckpointSta
 	return ans.stats, !ans.skipped, err
 }
 
-// Savepoint takes a savepoint into a directory: complete, self-contained, of all tasks of this instance.
-func (r *Runner) Savepoint(ctx context.Context, dir string) (snapshot.SavepointRef, error) {
-	ans, err := r.request(ctx, &request{savepoint: fmt.Sprintf("s%d", r.requests.Add(1)), dir: dir})
+// Savepoint takes a savepoint into a directory: complete, self-contained, of all tasks of this instance. The id is that of the
+// request, the same for all instances that are asked for their parts; "" when there is none.
+func (r *Runner) Savepoint(ctx context.Context, id, dir string) (snapshot.SavepointRef, error) {
+	ans, err := r.request(ctx, &request{savepoint: fmt.Sprintf("s%d", r.requests.Add(1)), dir: dir, id: id})
 	return ans.savepoint, err
 }
 
 // SavepointAtStop asks for a savepoint that is cut when the runner is told to stop, behind the last record that it processes.
 // wait gives it; to stop is up to the caller.
-func (r *Runner) SavepointAtStop(ctx context.Context, dir string) (wait func(context.Context) (snapshot.SavepointRef, error), err error) {
-	q := &request{savepoint: fmt.Sprintf("s%d", r.requests.Add(1)), dir: dir, final: true}
+func (r *Runner) SavepointAtStop(ctx context.Context, id, dir string) (wait func(context.Context) (snapshot.SavepointRef, error), err error) {
+	q := &request{savepoint: fmt.Sprintf("s%d", r.requests.Add(1)), dir: dir, id: id, final: true}
 	if err := r.place(ctx, q); err != nil {
 		return nil, err
 	}
@@ -273,9 +275,13 @@ func (a *attempt) savepointsOf(p *pending) func(context.Context) map[string]save
 		return func(context.Context) map[string]savepointResult { return nil }
 	}
 	dirs := map[string][]string{} // names by directory
+	ids := map[string][]string{}  // what was asked for under, likewise
 	for _, q := range a.requests {
 		if slices.Contains(p.wanted, q.savepoint) {
 			dirs[q.dir] = append(dirs[q.dir], q.savepoint)
+			if q.id != "" {
+				ids[q.dir] = append(ids[q.dir], q.id)
+			}
 		}
 	}
 	cfg, write := a.r.cfg, a.r.ports.WriteSavepoint
@@ -297,7 +303,7 @@ func (a *attempt) savepointsOf(p *pending) func(context.Context) map[string]save
 	return func(ctx context.Context) map[string]savepointResult {
 		out := map[string]savepointResult{}
 		for dir, names := range dirs {
-			head.ID = names[0]
+			head.ID, head.Requests = names[0], ids[dir]
 			ref, err := write(ctx, dir, head, tasks)
 			for _, name := range names {
 				out[name] = savepointResult{ref, err}

@@ -44,7 +44,7 @@ type opened struct {
 
 // asSnapshot is what the resolution reads of it.
 func (o opened) asSnapshot() *snapshot.Savepoint {
-	return &snapshot.Savepoint{Ref: o.ref, Root: o.Contents()}
+	return &snapshot.Savepoint{Ref: o.ref, Root: o.Contents(), Requests: o.RequestIDs()}
 }
 
 // openFrom opens all directories, or none.

@@ -74,7 +74,7 @@ func (w *world) cut(plan *topology.Plan, set func(*Config), n int) snapshot.Save
 	w.produceUntil(func() bool { return w.done() >= n })
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
-	ref, err := r.Savepoint(ctx, w.t.TempDir())
+	ref, err := r.Savepoint(ctx, "", w.t.TempDir())
 	require.NoError(w.t, err)
 	w.produceUntil(func() bool { return w.done() >= 2*n })
 	w.outputs()

@@ -66,7 +66,7 @@ func TestAForkOfTwoInstances(t *testing.T) {
 	dir := t.TempDir()
 	for i, m := range []*member{a, b} { // not at one moment: each knows what its own partitions have
 		w.produceUntil(func() bool { return w.done() > 200*(i+1) })
-		ref, err := m.r.Savepoint(t.Context(), dir)
+		ref, err := m.r.Savepoint(t.Context(), "the-same", dir)
 		require.NoError(t, err)
 		refs = append(refs, ref.Path)
 	}

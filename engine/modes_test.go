@@ -141,9 +141,9 @@ func TestNoSnapshots(t *testing.T) {
 			r := w.r
 			_, _, err := r.Checkpoint(t.Context())
 			require.ErrorContains(t, err, "checkpointing.interval: disabled")
-			_, err = r.Savepoint(t.Context(), t.TempDir())
+			_, err = r.Savepoint(t.Context(), "", t.TempDir())
 			require.ErrorContains(t, err, "checkpointing.interval: disabled")
-			_, err = r.SavepointAtStop(t.Context(), t.TempDir())
+			_, err = r.SavepointAtStop(t.Context(), "", t.TempDir())
 			require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 			require.NoError(t, stop())
 			w.mu.Lock()

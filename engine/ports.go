@@ -198,6 +198,7 @@ type LocalCopy interface {
 // Savepoint is a savepoint to read from. *snapshot.Savepoint is one.
 type Savepoint interface {
 	Contents() *snapshot.Root
+	RequestIDs() []string // that it serves; see snapshot.SavepointHead
 	Restore(ctx context.Context, entry snapshot.TaskEntry, keep func(state int, key []byte) bool, apply func(snapshot.Entry) error) (snapshot.Stats, error)
 	RestoreInFlight(ctx context.Context, entry snapshot.TaskEntry, keep func(group int) bool, apply func(group int, data []byte) error) (int64, error)
 	Verify(ctx context.Context) (snapshot.Stats, error)

@@ -327,13 +327,13 @@ func TestSavepointsWhileChainsAreRenewed(t *testing.T) {
 			for range 8 {
 				until := w.done() + 40
 				w.produceUntil(func() bool { return w.done() > until })
-				ref, err := r.Savepoint(ctx, dir)
+				ref, err := r.Savepoint(ctx, "", dir)
 				require.NoError(t, err)
 				require.NotEmpty(t, contents(t, ref.Path))
 			}
 			w.outputs()
 			w.caughtUp()
-			ref, err := r.Savepoint(ctx, dir)
+			ref, err := r.Savepoint(ctx, "", dir)
 			require.NoError(t, err)
 			require.Equal(t, w.counts(), contents(t, ref.Path))
 			require.NoError(t, stop())

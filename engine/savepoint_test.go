@@ -86,13 +86,13 @@ func TestASavepointHoldsTheWholeState(t *testing.T) {
 				w.produceUntil(func() bool { return w.done() > 300 })
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
-				busy, err := r.Savepoint(ctx, dir) // while records flow
+				busy, err := r.Savepoint(ctx, "", dir) // while records flow
 				require.NoError(t, err)
 				require.NotEmpty(t, contents(t, busy.Path))
 				w.produce(100, 7)
 				w.outputs()
 				w.caughtUp()
-				still, err := r.Savepoint(ctx, dir) // and when nothing moves
+				still, err := r.Savepoint(ctx, "", dir) // and when nothing moves
 				require.NoError(t, err)
 				require.Equal(t, w.counts(), contents(t, still.Path))
 				_, ok, err := r.Checkpoint(ctx)
@@ -117,7 +117,7 @@ func TestASavepointThatCannotBeWrittenIsNoFailureOfTheCheckpoint(t *testing.T) {
 	require.NoError(t, err)
 	stop := w.run(r)
 	w.produceUntil(func() bool { return w.done() > 50 })
-	_, err = r.Savepoint(t.Context(), file)
+	_, err = r.Savepoint(t.Context(), "", file)
 	require.ErrorContains(t, err, file)
 	w.outputs()
 	require.NoError(t, stop())
@@ -129,7 +129,7 @@ func TestNobodyWaitsForASavepointOfAnEngineThatIsNotRunning(t *testing.T) {
 	w := newWorld(t, 1)
 	r, err := New(countPlan(t), w.config(), w.ports(), nil)
 	require.NoError(t, err)
-	_, err = r.Savepoint(t.Context(), t.TempDir())
+	_, err = r.Savepoint(t.Context(), "", t.TempDir())
 	require.ErrorContains(t, err, "nothing is being processed")
 	s, err := r.Status(t.Context())
 	require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestRecoveryReadsTheSavepointOrTheCheckpoint(t *testing.T) {
 			w.produce(300, 7)
 			w.outputs()
 			w.caughtUp()
-			ref, err := r.Savepoint(t.Context(), dir)
+			ref, err := r.Savepoint(t.Context(), "", dir)
 			require.NoError(t, err)
 			require.NoError(t, stop())
 			if c.damaged {

@@ -27,7 +27,7 @@ func TestASavepointAtTheStopIsNotBehindTheCommits(t *testing.T) {
 				stop := w.run(r)
 				w.produceUntil(func() bool { return w.done() > 300 })
 				w.produce(200, 7) // so that there is something to do when it stops
-				wait, err := r.SavepointAtStop(t.Context(), t.TempDir())
+				wait, err := r.SavepointAtStop(t.Context(), "", t.TempDir())
 				require.NoError(t, err)
 				require.NoError(t, stop())
 				ref, err := wait(t.Context())
@@ -42,6 +42,6 @@ func TestASavepointAtTheStopIsRefusedWhenThereIsNone(t *testing.T) {
 	w := newWorld(t, 1)
 	r, err := New(countPlan(t), w.config(), w.ports(), nil)
 	require.NoError(t, err)
-	_, err = r.SavepointAtStop(t.Context(), t.TempDir())
+	_, err = r.SavepointAtStop(t.Context(), "", t.TempDir())
 	require.ErrorContains(t, err, "nothing is being processed")
 }

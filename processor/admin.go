@@ -319,7 +319,7 @@ func (o *operations) Savepoints(ctx context.Context) ([]admin.SavepointInfo, err
 
 // SavepointInfoOf gives a savepoint on disk as listings show it.
 func SavepointInfoOf(s snapshot.SavepointInfo) admin.SavepointInfo {
-	info := admin.SavepointInfo{Path: s.Ref.Path, Application: s.Application, Checkpoint: s.Name.String(), Bytes: s.Bytes, Positions: []admin.Position{}}
+	info := admin.SavepointInfo{Path: s.Ref.Path, Application: s.Application, Checkpoint: s.Name.String(), Bytes: s.Bytes, Requests: s.Requests, Positions: []admin.Position{}}
 	if s.Err != nil {
 		info.Damage = s.Err.Error()
 	}
@@ -337,6 +337,15 @@ func SavepointInfoOf(s snapshot.SavepointInfo) admin.SavepointInfo {
 
 // TriggerSavepoint takes a savepoint of this instance's tasks.
 func (o *operations) TriggerSavepoint(ctx context.Context, dir string) (admin.Part, error) {
+	request, err := newRequest()
+	if err != nil {
+		return admin.Part{}, err
+	}
+	return o.savepoint(ctx, request, dir)
+}
+
+// savepoint takes this instance's part of the savepoint that a request asks for.
+func (o *operations) savepoint(ctx context.Context, request, dir string) (admin.Part, error) {
 	if err := o.snapshots(); err != nil {
 		return admin.Part{}, err
 	}
@@ -352,7 +361,7 @@ func (o *operations) TriggerSavepoint(ctx context.Context, dir string) (admin.Pa
 	if out.StandingBy {
 		return out, nil
 	}
-	ref, err := r.Savepoint(ctx, dir)
+	ref, err := r.Savepoint(ctx, request, dir)
 	if err != nil {
 		return out, err
 	}
@@ -365,7 +374,7 @@ func (o *operations) withSavepoint(ctx context.Context, p admin.Part, ref snapsh
 	if err != nil {
 		return p, fmt.Errorf("the savepoint that was written: %w", err)
 	}
-	p.Path, p.Digest, p.Checkpoint, p.Partitions = ref.Path, ref.Digest.String(), sp.Root.Name.String(), []string{}
+	p.Path, p.Digest, p.Checkpoint, p.Partitions, p.Requests = ref.Path, ref.Digest.String(), sp.Root.Name.String(), []string{}, sp.Requests
 	for i := range sp.Root.Tasks {
 		for _, pos := range sp.Root.Tasks[i].Positions {
 			p.Partitions = append(p.Partitions, pos.TopicPartition.String())
@@ -377,6 +386,15 @@ func (o *operations) withSavepoint(ctx context.Context, p admin.Part, ref snapsh
 
 // Cancel stops the instance. A savepoint is cut at the last checkpoint, so that nothing is committed behind it.
 func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, error) {
+	request, err := newRequest()
+	if err != nil {
+		return admin.Part{}, err
+	}
+	return o.cancelFor(ctx, request, c)
+}
+
+// cancelFor is Cancel; a savepoint that is asked for carries the request's id.
+func (o *operations) cancelFor(ctx context.Context, request string, c admin.Cancel) (admin.Part, error) {
 	out := o.part(engine.Status{})
 	var wait func(context.Context) (snapshot.SavepointRef, error)
 	if c.Savepoint {
@@ -392,7 +410,7 @@ func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, er
 			return out, err
 		}
 		if out = o.part(st); !out.StandingBy {
-			if wait, err = r.SavepointAtStop(ctx, dir); err != nil {
+			if wait, err = r.SavepointAtStop(ctx, request, dir); err != nil {
 				return out, err
 			}
 		}

@@ -232,9 +232,9 @@ func (c *control) execute(ctx context.Context, rec controlRecord) Reply {
 		t, err = c.s.ops.TriggerCheckpoint(ctx)
 		rep.Part, rep.Skipped = t.Part, !t.Needed
 	case SavepointCommand:
-		rep.Part, err = c.s.ops.TriggerSavepoint(ctx, rec.Dir)
+		rep.Part, err = c.s.ops.savepoint(ctx, rec.Request, rec.Dir)
 	case CancelCommand:
-		rep.Part, err = c.s.ops.Cancel(ctx, admin.Cancel{Savepoint: rec.Savepoint, Dir: rec.Dir})
+		rep.Part, err = c.s.ops.cancelFor(ctx, rec.Request, admin.Cancel{Savepoint: rec.Savepoint, Dir: rec.Dir})
 	default:
 		err = fault.Stopf(fault.Usage, "the instance does not know the command %q", rec.Command)
 	}

@@ -47,6 +47,7 @@ func TestCommandsReachAllInstances(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, out.Err())
 	var held []string
+	first := out.Replies
 	for _, r := range out.Replies {
 		held = append(held, r.Partitions...)
 		sp, err := snapshot.OpenSavepoint(t.Context(), r.Path)
@@ -72,6 +73,27 @@ func TestCommandsReachAllInstances(t *testing.T) {
 	list, err := snapshot.ListSavepoints(t.Context(), dir)
 	require.NoError(t, err)
 	require.Len(t, list, 4)
+
+	// The parts of one request are a savepoint, those of two are not, although the partitions would do.
+	require.Len(t, first[0].Requests, 1)
+	require.Equal(t, first[0].Requests, first[1].Requests)
+	require.Equal(t, out.Replies[0].Requests, out.Replies[1].Requests)
+	require.NotEqual(t, first[0].Requests, out.Replies[0].Requests)
+	start := func(app string, paths ...string) error {
+		b.groups[app] = true
+		cfg, _ := b.instance(app)
+		cfg.From, cfg.CheckpointsDir = paths, filepath.Join(b.dir, app+"-checkpoints")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		cfg.Listener = engine.Listener{StartedFrom: func(engine.FromInfo) { cancel() }}
+		return Run(ctx, countPlan(t, app), cfg)
+	}
+	err = start("mixed", first[0].Path, out.Replies[1].Path)
+	require.Equal(t, fault.Usage, fault.CodeOf(err))
+	for _, word := range []string{"are not parts of one savepoint", first[0].Path, out.Replies[1].Path, first[0].Requests[0], out.Replies[1].Requests[0]} {
+		require.ErrorContains(t, err, word)
+	}
+	require.NoError(t, start("whole", first[0].Path, first[1].Path))
 }
 
 func TestAMemberThatDoesNotReplyIsNamed(t *testing.T) {

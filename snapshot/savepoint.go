@@ -18,8 +18,9 @@ import (
 // data, in which every task has its whole state as one run. Nothing outside of the directory is needed to read it, and no
 // cleaner ever touches it. Its name is savepoint-<application>-<checkpoint>-<incarnation>.
 const (
-	savepointMagic   = "MWSP"
-	savepointVersion = 1
+	savepointMagic = "MWSP"
+	// savepointVersion is that of one which says what request it is of; without, version 1 is written.
+	savepointVersion = 2
 	savepointPrefix  = "savepoint-"
 	savepointMeta    = "_metadata"
 	savepointData    = "state.data"
@@ -27,7 +28,10 @@ const (
 
 // SavepointHead says what a savepoint is of.
 type SavepointHead struct {
-	ID               string // as it was asked for; see ValidName
+	ID string // as it was asked for; see ValidName
+	// Requests are the ids of the requests that it serves, mostly one. The parts that other instances write carry the same;
+	// see SameRequest. Each is a ValidName; none: nothing is known of other parts.
+	Requests         []string
 	Name             element.CheckpointName
 	Application      string
 	Instance         string
@@ -73,6 +77,10 @@ func WriteSavepoint(ctx context.Context, cfg SavepointConfig, head SavepointHead
 }
 
 func writeSavepoint(ctx context.Context, cfg SavepointConfig, head SavepointHead, tasks []SavepointTask) (SavepointRef, error) {
+	head.Requests = slices.Compact(slices.Sorted(slices.Values(head.Requests)))
+	if err := checkRequests(head.Requests); err != nil {
+		return SavepointRef{}, err
+	}
 	if !ValidName(head.ID) || !ValidName(head.Application) || head.Name.ID == 0 {
 		return SavepointRef{}, formatf("id %q or application %q is not a valid name, or there is no checkpoint", head.ID, head.Application)
 	}
@@ -155,7 +163,7 @@ func (w *savepointWriter) write(ctx context.Context, tasks []SavepointTask) (Sav
 	if err := root.validate(); err != nil {
 		return SavepointRef{}, err
 	}
-	meta := encodeSavepoint(w.head.ID, root)
+	meta := encodeSavepoint(savepointIDs{w.head.ID, w.head.Requests}, root)
 	if len(meta) > maxRootSize {
 		return SavepointRef{}, formatf("metadata of %d bytes, at most %d are allowed", len(meta), maxRootSize)
 	}

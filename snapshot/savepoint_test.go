@@ -29,9 +29,11 @@ func savepointTasks() []SavepointTask {
 	}
 }
 
-func writeSavepointTo(t testing.TB, dir string, id int) SavepointRef {
+func writeSavepointTo(t testing.TB, dir string, id int, requests ...string) SavepointRef {
 	t.Helper()
-	ref, err := WriteSavepoint(ctx, SavepointConfig{Dir: dir}, savepointHead(id), savepointTasks())
+	head := savepointHead(id)
+	head.Requests = requests
+	ref, err := WriteSavepoint(ctx, SavepointConfig{Dir: dir}, head, savepointTasks())
 	require.NoError(t, err)
 	return ref
 }
@@ -279,13 +281,20 @@ func TestSavepointNames(t *testing.T) {
 	}
 }
 
-const goldenSavepoint = "testdata/golden/savepoint-v1"
-
 // TestGoldenSavepointOfVersion1 reads a committed savepoint, and checks that today's writer still gives the same bytes.
 // To write it after a deliberate change of the current version: go test ./snapshot -run Golden -update
 func TestGoldenSavepointOfVersion1(t *testing.T) {
-	made := writeSavepointTo(t, t.TempDir(), 7)
-	dir := filepath.Join(goldenSavepoint, filepath.Base(made.Path))
+	goldenAt(t, writeSavepointTo(t, t.TempDir(), 7), "testdata/golden/savepoint-v1")
+}
+
+// Version 2 says what requests it serves, and is the same otherwise.
+func TestGoldenSavepointOfVersion2(t *testing.T) {
+	s := goldenAt(t, writeSavepointTo(t, t.TempDir(), 7, "r-2", "r-1"), "testdata/golden/savepoint-v2")
+	require.Equal(t, []string{"r-1", "r-2"}, s.Requests)
+}
+
+func goldenAt(t *testing.T, made SavepointRef, at string) *Savepoint {
+	dir := filepath.Join(at, filepath.Base(made.Path))
 	for _, name := range []string{savepointMeta, savepointData} {
 		b, err := os.ReadFile(filepath.Join(made.Path, name))
 		require.NoError(t, err)
@@ -295,7 +304,7 @@ func TestGoldenSavepointOfVersion1(t *testing.T) {
 		}
 		have, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
-		require.Equal(t, have, b, "%s is written differently than version 1 wrote it", name)
+		require.Equal(t, have, b, "%s is written differently than it was", name)
 	}
 	s, err := OpenSavepoint(ctx, dir)
 	require.NoError(t, err)
@@ -306,6 +315,7 @@ func TestGoldenSavepointOfVersion1(t *testing.T) {
 	got, err := restoreSavepoint(s, subtask(1))
 	require.NoError(t, err)
 	require.Equal(t, "totals/acc|\"c\"=\"3\"\n", got.String())
+	return s
 }
 
 // FuzzSavepoint: metadata as it is, and with a checksum that holds.
@@ -315,14 +325,19 @@ func FuzzSavepoint(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(b)
 	f.Add(b[len(savepointMagic)+1 : len(b)-4])
+	ref = writeSavepointTo(f, f.TempDir(), 7, "r-1", "r-2")
+	b, err = os.ReadFile(filepath.Join(ref.Path, savepointMeta))
+	require.NoError(f, err)
+	f.Add(b)
+	f.Add(b[len(savepointMagic)+1 : len(b)-4])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, in := range [][]byte{b, seal(append([]byte(savepointMagic+"\x01"), b...))} {
-			var id string
+		for _, in := range [][]byte{b, seal(append([]byte(savepointMagic+"\x01"), b...)), seal(append([]byte(savepointMagic+"\x02"), b...))} {
+			var ids savepointIDs
 			var r *Root
 			var err error
-			bounded(t, len(in), func() { id, r, err = decodeSavepoint(in) })
+			bounded(t, len(in), func() { ids, r, err = decodeSavepoint(in) })
 			if err == nil {
-				require.Equal(t, in, encodeSavepoint(id, r), "one savepoint has one encoding")
+				require.Equal(t, in, encodeSavepoint(ids, r), "one savepoint has one encoding")
 			}
 		}
 	})

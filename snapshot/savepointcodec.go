@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 )
@@ -26,29 +27,66 @@ func (r *Root) withFiles(name string) *Root {
 	return &c
 }
 
-// encodeSavepoint gives the bytes of a savepoint's metadata: the body of a root whose runs name the file beside it.
-func encodeSavepoint(id string, r *Root) []byte {
-	b := append(append([]byte(nil), savepointMagic...), savepointVersion)
-	return seal(appendRoot(appendString(b, id), r.withFiles(savepointData)))
+// savepointIDs are the names that a savepoint has.
+type savepointIDs struct {
+	id       string
+	requests []string // sorted; nil in version 1
+}
+
+// checkRequests checks the ids of requests, sorted.
+func checkRequests(requests []string) error {
+	if len(requests) > maxSavepoints {
+		return formatf("%d requests, at most %d allowed", len(requests), maxSavepoints)
+	}
+	for i, id := range requests {
+		if !ValidName(id) || i > 0 && requests[i-1] >= id {
+			return formatf("request %q is not a valid name, or out of order", id)
+		}
+	}
+	return nil
+}
+
+// encodeSavepoint gives the bytes of a savepoint's metadata: its names and the body of a root whose runs name the file beside it.
+func encodeSavepoint(ids savepointIDs, r *Root) []byte {
+	b := append([]byte(nil), savepointMagic...)
+	if len(ids.requests) == 0 {
+		b = appendString(append(b, 1), ids.id)
+	} else {
+		b = appendString(append(b, savepointVersion), ids.id)
+		b = binary.AppendUvarint(b, uint64(len(ids.requests)))
+		for _, id := range ids.requests {
+			b = appendString(b, id)
+		}
+	}
+	return seal(appendRoot(b, r.withFiles(savepointData)))
 }
 
 // decodeSavepoint reads metadata. It accepts exactly what encodeSavepoint gives.
-func decodeSavepoint(b []byte) (string, *Root, error) {
+func decodeSavepoint(b []byte) (ids savepointIDs, _ *Root, err error) {
 	if len(b) > maxRootSize {
-		return "", nil, formatf("%d bytes, at most %d allowed", len(b), maxRootSize)
+		return ids, nil, formatf("%d bytes, at most %d allowed", len(b), maxRootSize)
 	}
-	body, err := sealed(b, savepointMagic, savepointVersion)
+	body, version, err := sealedUpTo(b, savepointMagic, savepointVersion)
 	if err != nil {
-		return "", nil, err
+		return ids, nil, err
 	}
 	c := &cursor{b: body}
-	id := c.str("id", maxName)
+	ids.id = c.str("id", maxName)
+	if version > 1 {
+		ids.requests = decodeList(c, "requests", 1, maxSavepoints, func(c *cursor) string { return c.str("request", maxName) })
+		if c.err == nil && len(ids.requests) == 0 {
+			c.fail("no request")
+		}
+	}
 	r := decodeRootBody(c, rootVersion)
 	if err := c.end(); err != nil {
-		return "", nil, err
+		return ids, nil, err
 	}
-	if !ValidName(id) || r.Predecessor != nil || len(r.Savepoints) > 0 || len(r.Origin) > 0 {
-		return "", nil, formatf("id %q is not valid, or it names other checkpoints", id)
+	if err := checkRequests(ids.requests); err != nil {
+		return ids, nil, err
+	}
+	if !ValidName(ids.id) || r.Predecessor != nil || len(r.Savepoints) > 0 || len(r.Origin) > 0 {
+		return ids, nil, formatf("id %q is not valid, or it names other checkpoints", ids.id)
 	}
 	size := int64(0)
 	for i := range r.Tasks {
@@ -57,24 +95,24 @@ func decodeSavepoint(b []byte) (string, *Root, error) {
 			for k := range runs {
 				run := &runs[k]
 				if run.File != savepointData || run.Offset != size {
-					return "", nil, formatf("run in %q at %d, in %s at %d is expected", run.File, run.Offset, savepointData, size)
+					return ids, nil, formatf("run in %q at %d, in %s at %d is expected", run.File, run.Offset, savepointData, size)
 				}
 				run.File = r.packPath()
 				size += run.Length
 			}
 		}
 		if len(e.Runs) > 1 || len(e.Runs) == 1 && !e.Runs[0].Full {
-			return "", nil, formatf("task %s has %d runs, one with the whole state is expected", e.Task, len(e.Runs))
+			return ids, nil, formatf("task %s has %d runs, one with the whole state is expected", e.Task, len(e.Runs))
 		}
 	}
 	for i := range r.Tasks { // no byte of the file is outside of the runs
 		for _, runs := range [][]RunRef{r.Tasks[i].Runs, r.Tasks[i].InFlight} {
 			if k := slices.IndexFunc(runs, func(run RunRef) bool { return run.FileSize != size }); k >= 0 {
-				return "", nil, formatf("%s has %d bytes, its runs have %d", savepointData, runs[k].FileSize, size)
+				return ids, nil, formatf("%s has %d bytes, its runs have %d", savepointData, runs[k].FileSize, size)
 			}
 		}
 	}
-	return id, r, r.validate()
+	return ids, r, r.validate()
 }
 
 // parseSavepointName reads the name of a savepoint's directory.

@@ -96,6 +96,40 @@ func (c Coverage) missing() string {
 	return fmt.Sprintf("partitions %s of topic %s", strings.Join(words, ", "), c.Topic)
 }
 
+// SameRequest refuses parts that are not of one savepoint: there is no request that all of them serve. Parts of older versions
+// carry none, and of them alone nothing is known.
+func SameRequest(from ...*Savepoint) error {
+	if len(from) < 2 {
+		return nil
+	}
+	shared := from[0].Requests
+	for _, s := range from[1:] {
+		both := slices.DeleteFunc(slices.Clone(shared), func(id string) bool { return !slices.Contains(s.Requests, id) })
+		if len(both) > 0 || len(shared)+len(s.Requests) == 0 {
+			shared = both
+			continue
+		}
+		other := from[0]
+		for _, o := range from { // the one that has nothing in common with it, when there is one
+			if !slices.ContainsFunc(o.Requests, func(id string) bool { return slices.Contains(s.Requests, id) }) {
+				other = o
+				break
+			}
+		}
+		return fault.Stopf(fault.Usage, "savepoints %s (%s) and %s (%s) are not parts of one savepoint: give the parts of one request, see `processor savepoint list --dir %s`",
+			other.Ref.Path, other.requested(), s.Ref.Path, s.requested(), path.Dir(s.Ref.Path))
+	}
+	return nil
+}
+
+// requested says what a savepoint is of.
+func (s *Savepoint) requested() string {
+	if len(s.Requests) == 0 {
+		return "of no known request"
+	}
+	return "request " + strings.Join(s.Requests, ", ")
+}
+
 // complete refuses a savepoint of which a part was left out. The tasks of the missing partitions would start without state
 // wherever their source begins, and commit that. A partition that was added since is in no part and starts Fresh. Sources that
 // the plan does not have do not count: nobody reads them.
@@ -117,8 +151,10 @@ func complete(from []*Savepoint, sources []string) error {
 	if n := len(lacks) - 1; n > 0 {
 		more = fmt.Sprintf(" (and of %d more topics)", n)
 	}
-	// The id in it is of one instance's own counting: what the parts of one savepoint share is the place and about the time.
 	one, dir := from[0], path.Dir(from[0].Ref.Path)
+	if len(one.Requests) > 0 {
+		more += fmt.Sprintf(" (request %s)", strings.Join(one.Requests, ", "))
+	}
 	return fault.Stopf(fault.Usage, "savepoint %s is not complete: of the parts given, %d in number, none holds %s%s, which would start without state; several instances wrote one part each: "+
 		"give all of them, each with --from; the others are likely in the same directory, of application %s and about the same time, %s: see `processor savepoint list --dir %s`",
 		one.Ref.Path, len(from), what, more, one.Root.Application, time.UnixMilli(one.Root.CreatedUnixMilli).UTC().Format(time.RFC3339), dir)

@@ -14,13 +14,20 @@ import (
 
 // partOf writes a part of a savepoint of a topic that has count partitions.
 func partOf(t *testing.T, dir string, id int, count int32, partitions ...int32) *Savepoint {
+	return partFor(t, dir, nil, id, count, partitions...)
+}
+
+// partFor is partOf for requests.
+func partFor(t *testing.T, dir string, requests []string, id int, count int32, partitions ...int32) *Savepoint {
 	var tasks []SavepointTask
 	for _, p := range partitions {
 		pos := position(p, 100)
 		pos.PartitionCount = count
 		tasks = append(tasks, SavepointTask{Task: element.TaskID{Source: "orders", Partition: p}, Positions: []element.Position{pos}, States: counts})
 	}
-	ref, err := WriteSavepoint(ctx, SavepointConfig{Dir: dir}, savepointHead(id), tasks)
+	head := savepointHead(id)
+	head.Requests = requests
+	ref, err := WriteSavepoint(ctx, SavepointConfig{Dir: dir}, head, tasks)
 	require.NoError(t, err)
 	s, err := OpenSavepoint(ctx, ref.Path)
 	require.NoError(t, err)
@@ -71,6 +78,56 @@ func TestAPartOfASavepointIsRefused(t *testing.T) {
 	}
 	_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: []*Savepoint{partOf(t, dir, 9, 4, 0, 1, 2)}, Sources: sources})
 	require.ErrorContains(t, err, "partition 3 of topic orders (1 of 4)")
+}
+
+// Parts of two savepoints have disjoint partitions and would make up a whole. What they were asked for tells them apart.
+func TestPartsOfDifferentRequestsAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	part := func(id int, at []int32, requests ...string) *Savepoint {
+		return partFor(t, dir, requests, id, 4, at...)
+	}
+	even, odd := []int32{0, 2}, []int32{1, 3}
+	first, second, both := part(7, even, "r1"), part(8, even, "r2"), part(9, odd, "r2", "r1")
+	for _, from := range [][]*Savepoint{{first, both}, {both, second}, {first, part(10, odd, "r1")}, {part(11, even), part(12, odd)}} {
+		_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: from, Sources: []string{"orders"}})
+		require.NoError(t, err)
+	}
+	third, one, old := part(13, odd, "r3"), part(14, []int32{1}, "r1"), part(15, odd)
+	for _, from := range [][]*Savepoint{{first, third}, {both, first, third}, {first, both, part(16, odd, "r2")}, {part(17, []int32{0}, "r1"), second, one}, {first, old}, {old, first}} {
+		for name, err := range map[string]error{
+			"start": func() error {
+				_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: from, Sources: []string{"orders"}, Again: true})
+				return err
+			}(),
+			"resolve": func() error {
+				_, err := ResolveSavepoints(groupOf(4, counts...), from, []string{"orders"})
+				return err
+			}(),
+			"alone": SameRequest(from...),
+		} {
+			require.Equal(t, fault.Usage, fault.CodeOf(err), name)
+			require.ErrorContains(t, err, "are not parts of one savepoint", name)
+		}
+	}
+	err := SameRequest(both, first, third)
+	require.ErrorContains(t, err, both.Ref.Path+" (request r1, r2) and "+third.Ref.Path+" (request r3)")
+	require.ErrorContains(t, SameRequest(first, old), first.Ref.Path+" (request r1) and "+old.Ref.Path+" (of no known request)")
+	require.NoError(t, SameRequest())
+
+	for _, bad := range [][]string{{""}, {"a/b"}, make([]string, maxSavepoints+1)} {
+		head := savepointHead(20)
+		head.Requests = bad
+		_, err := WriteSavepoint(ctx, SavepointConfig{Dir: dir}, head, nil)
+		require.Error(t, err)
+	}
+	list, err := ListSavepoints(ctx, dir)
+	require.NoError(t, err)
+	for _, s := range list {
+		require.NoError(t, s.Err)
+		if s.Name == both.Root.Name {
+			require.Equal(t, []string{"r1", "r2"}, s.Requests)
+		}
+	}
 }
 
 // A partition that was added since is in no part.

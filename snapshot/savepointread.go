@@ -25,6 +25,8 @@ type Savepoint struct {
 	Ref SavepointRef
 	// Root says what the savepoint holds. Its entries are for Restore and RestoreInFlight of this Savepoint only.
 	Root *Root
+	// Requests are as in SavepointHead, sorted.
+	Requests []string
 
 	repo *Repository
 	dir  string
@@ -90,10 +92,10 @@ func readSavepoint(ctx context.Context, st Storage, dir string) (*Savepoint, err
 	if err != nil && !errors.As(err, &bad) {
 		return nil, err
 	}
-	var id string
+	var ids savepointIDs
 	var root *Root
 	if err == nil {
-		id, root, err = decodeSavepoint(b)
+		ids, root, err = decodeSavepoint(b)
 	}
 	if app, name, _ := parseSavepointName(dir); err == nil && (root.Application != app || root.Name.String() != name) {
 		err = formatf("it holds savepoint %s of %s", root.Name, root.Application)
@@ -101,7 +103,7 @@ func readSavepoint(ctx context.Context, st Storage, dir string) (*Savepoint, err
 	if err != nil {
 		return nil, corrupt(dir, file, "savepoint", err)
 	}
-	s := &Savepoint{Root: root, dir: dir, Ref: SavepointRef{ID: id, Path: strings.TrimSuffix(st.Location(), "/") + "/" + dir, Digest: digestOf(b)}}
+	s := &Savepoint{Root: root, Requests: ids.requests, dir: dir, Ref: SavepointRef{ID: ids.id, Path: strings.TrimSuffix(st.Location(), "/") + "/" + dir, Digest: digestOf(b)}}
 	s.repo = &Repository{st: savepointStorage{st, dir}, app: root.Application, inst: root.Instance, storeID: root.StoreID, log: slog.Default()}
 	return s, nil
 }
@@ -118,6 +120,9 @@ func (s savepointStorage) Open(ctx context.Context, name string) (Object, error)
 	}
 	return s.Storage.Open(ctx, s.dir+"/"+savepointData)
 }
+
+// RequestIDs gives Requests.
+func (s *Savepoint) RequestIDs() []string { return s.Requests }
 
 // named puts the savepoint's own file into an error.
 func (s *Savepoint) named(err error) error {
@@ -163,9 +168,10 @@ type SavepointInfo struct {
 	Ref         SavepointRef // ID and Digest are set when Root is
 	Application string
 	Name        element.CheckpointName
-	Bytes       int64 // of its files
-	Root        *Root // nil when Err is set
-	Err         error // a CorruptError: damaged or not finished
+	Bytes       int64    // of its files
+	Root        *Root    // nil when Err is set
+	Requests    []string // as in SavepointHead
+	Err         error    // a CorruptError: damaged or not finished
 }
 
 // ListSavepoints gives the savepoints in a directory, sorted by application, then newest first. The state is not read.
@@ -195,7 +201,7 @@ func listSavepoints(ctx context.Context, st Storage) ([]SavepointInfo, error) {
 			info.Name, _ = ParseCheckpointName(name)
 			switch s, err := readSavepoint(ctx, st, dir); {
 			case err == nil:
-				info.Ref, info.Root = s.Ref, s.Root
+				info.Ref, info.Root, info.Requests = s.Ref, s.Root, s.Requests
 			case errors.As(err, new(*CorruptError)):
 				info.Err = err
 			default:

@@ -19,6 +19,9 @@ import (
 // an exchange that is in none StartEmpty and New. When partitions that were there at the savepoint are in none, a part of it
 // was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is refused, unless DropStates; see DroppedOf.
 func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (map[element.TaskID]Decision, error) {
+	if err := SameRequest(from...); err != nil {
+		return nil, err
+	}
 	if err := complete(from, sources); err != nil {
 		return nil, err
 	}

@@ -104,6 +104,9 @@ func (r *starting) plausible() error {
 			return fault.Stopf(fault.Usage, "savepoints %s and %s are the same", r.origin[i-1].Path, r.origin[i].Path)
 		}
 	}
+	if err := SameRequest(r.want.From...); err != nil {
+		return err
+	}
 	for _, s := range r.want.From {
 		for i := range s.Root.Tasks {
 			if e := &s.Root.Tasks[i]; e.Parallelism == 0 && slices.Contains(r.want.Sources, e.Task.Source) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -131,13 +132,21 @@ func newSavepointList() *cobra.Command {
 		for _, s := range found {
 			if s.Root != nil && (application == "" || s.Application == application) {
 				for _, c := range partial(s.Root) {
-					fmt.Fprintf(cmd.OutOrStdout(), "one of several parts: %s %s\n", s.Ref.Path, c)
+					fmt.Fprintf(cmd.OutOrStdout(), "one of several parts%s: %s %s\n", ofRequest(s.Requests), s.Ref.Path, c)
 				}
 			}
 		}
 		return nil
 	}
 	return cmd
+}
+
+// ofRequest says what a savepoint is of, when that is known.
+func ofRequest(requests []string) string {
+	if len(requests) == 0 {
+		return ""
+	}
+	return " of request " + strings.Join(requests, ", ")
 }
 
 // partial gives the topics of which a savepoint does not hold all partitions: another instance wrote another part.
@@ -200,6 +209,7 @@ type inspectedSavepoint struct {
 	Checkpoint  string          `json:"checkpoint"`
 	Cluster     string          `json:"cluster"`
 	Created     time.Time       `json:"created"`
+	Requests    []string        `json:"requests,omitempty"`
 	Inputs      []inputHeld     `json:"inputs"`
 	Tasks       []savepointTask `json:"tasks"`
 	Entries     int64           `json:"entries"`
@@ -209,39 +219,62 @@ type inspectedSavepoint struct {
 
 func newSavepointInspect() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "inspect SAVEPOINT",
-		Short:   "Show what is in a savepoint, and verify every checksum",
-		Long:    `Show what is in a savepoint, given by its directory, and verify every checksum. Damage is exit code 22.`,
+		Use:   "inspect SAVEPOINT...",
+		Short: "Show what is in a savepoint, and verify every checksum",
+		Long: `Show what is in a savepoint, given by its directory, and verify every checksum. Damage is exit code 22. Several directories are
+the parts of one savepoint: those of different requests are refused.`,
 		Example: "  processor savepoint inspect /var/lib/savepoints/savepoint-orders-12-0123456789abcdef",
-		Args:    exactArgs("SAVEPOINT"),
+		Args:    atLeastOne("SAVEPOINT..."),
 	}
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		sp, err := snapshot.OpenSavepoint(cmd.Context(), args[0])
-		if err != nil {
+		parts := make([]*snapshot.Savepoint, len(args))
+		for i, dir := range args {
+			sp, err := snapshot.OpenSavepoint(cmd.Context(), dir)
+			if err != nil {
+				return err
+			}
+			defer sp.Close()
+			parts[i] = sp
+		}
+		if err := snapshot.SameRequest(parts...); err != nil {
 			return err
 		}
-		defer sp.Close()
+		docs, err := verifiedParts(cmd.Context(), parts)
+		if output.json && len(docs) == 1 {
+			return errors.Join(err, writeJSON(cmd.OutOrStdout(), docs[0]))
+		} else if output.json {
+			return errors.Join(err, writeJSON(cmd.OutOrStdout(), map[string]any{"parts": docs}))
+		}
+		for i, doc := range docs {
+			if i > 0 {
+				fmt.Fprintln(cmd.OutOrStdout())
+			}
+			err = errors.Join(err, printSavepoint(cmd.OutOrStdout(), doc, len(docs)))
+		}
+		return err
+	}
+	return cmd
+}
+
+// verifiedParts reads all of the parts.
+func verifiedParts(ctx context.Context, parts []*snapshot.Savepoint) (docs []inspectedSavepoint, err error) {
+	for _, sp := range parts {
 		doc := inspectedOf(sp)
-		stats, verr := sp.Verify(cmd.Context())
+		stats, verr := sp.Verify(ctx)
 		doc.Entries, doc.Verified = stats.DeltaEntries+stats.FullEntries, verr == nil
 		if verr != nil {
 			doc.Damage = oneLine(verr)
 		}
-		if output.json {
-			err = writeJSON(cmd.OutOrStdout(), doc)
-		} else {
-			err = printSavepoint(cmd.OutOrStdout(), doc)
-		}
-		return errors.Join(err, verr)
+		docs, err = append(docs, doc), errors.Join(err, verr)
 	}
-	return cmd
+	return docs, err
 }
 
 func inspectedOf(sp *snapshot.Savepoint) inspectedSavepoint {
 	r := sp.Root
 	doc := inspectedSavepoint{Path: sp.Ref.Path, Digest: sp.Ref.Digest.String(), Application: r.Application, Instance: r.Instance, Checkpoint: r.Name.String(),
-		Cluster: r.ClusterID, Created: time.UnixMilli(r.CreatedUnixMilli).UTC(), Inputs: []inputHeld{}, Tasks: []savepointTask{}}
+		Cluster: r.ClusterID, Created: time.UnixMilli(r.CreatedUnixMilli).UTC(), Requests: sp.Requests, Inputs: []inputHeld{}, Tasks: []savepointTask{}}
 	for _, c := range snapshot.CoverageOf(r) {
 		doc.Inputs = append(doc.Inputs, inputHeld{c.Source, c.Topic, c.Held, c.Count})
 	}
@@ -262,11 +295,17 @@ func inspectedOf(sp *snapshot.Savepoint) inspectedSavepoint {
 	return doc
 }
 
-func printSavepoint(out io.Writer, d inspectedSavepoint) error {
+// printSavepoint shows one of so many parts.
+func printSavepoint(out io.Writer, d inspectedSavepoint, parts int) error {
 	fmt.Fprintf(out, "savepoint    %s\napplication  %s, instance %s, cluster %s\ncheckpoint   %s\ncreated      %s\ndigest       %s\n",
 		d.Path, d.Application, d.Instance, d.Cluster, d.Checkpoint, d.Created.Format(time.RFC3339), d.Digest)
+	if len(d.Requests) > 0 {
+		fmt.Fprintf(out, "request      %s\n", strings.Join(d.Requests, ", "))
+	}
 	for _, h := range d.Inputs {
-		if h.Held < h.Partitions {
+		if h.Held < h.Partitions && parts > 1 {
+			fmt.Fprintf(out, "part         it holds %d of %d partitions of %s\n", h.Held, h.Partitions, h.Topic)
+		} else if h.Held < h.Partitions {
 			fmt.Fprintf(out, "part         it holds %d of %d partitions of %s: other instances wrote the others; a start wants all parts, each with --from\n", h.Held, h.Partitions, h.Topic)
 		}
 	}
@@ -295,25 +334,44 @@ that holds anything else, a link. A savepoint of several instances has several d
 
 On a terminal it asks; elsewhere it wants --yes.`,
 		Example: "  processor savepoint dispose /var/lib/savepoints/savepoint-orders-12-0123456789abcdef --yes",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return fault.Stopf(fault.Usage, "%s takes SAVEPOINT... (see %s --help)", cmd.CommandPath(), cmd.CommandPath())
-			}
-			return nil
-		},
+		Args:    atLeastOne("SAVEPOINT..."),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, dir := range args {
-			if err := confirm(cmd, yes, fmt.Sprintf("delete savepoint %s?", dir)); err != nil {
+			what := dir + partOfRequest(cmd.Context(), dir)
+			if err := confirm(cmd, yes, fmt.Sprintf("delete savepoint %s?", what)); err != nil {
 				return err
 			}
 			if err := snapshot.DisposeSavepoint(cmd.Context(), dir); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "deleted %s\n", dir)
+			fmt.Fprintf(cmd.OutOrStdout(), "deleted %s\n", what)
 		}
 		return nil
 	}
 	return cmd
+}
+
+// partOfRequest says which request a savepoint is one of several parts of, when that can be read.
+func partOfRequest(ctx context.Context, dir string) string {
+	sp, err := snapshot.OpenSavepoint(ctx, dir)
+	if err != nil {
+		return ""
+	}
+	defer sp.Close()
+	if len(partial(sp.Root)) == 0 {
+		return ""
+	}
+	return ", one of several parts" + ofRequest(sp.Requests)
+}
+
+// atLeastOne wants arguments.
+func atLeastOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return fault.Stopf(fault.Usage, "%s takes %s (see %s --help)", cmd.CommandPath(), what, cmd.CommandPath())
+		}
+		return nil
+	}
 }
