@@ -20,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/verify"
 )
 
 // The output's topic is made again with fewer partitions: the next attempt looks at it anew.
@@ -112,6 +113,39 @@ func compressedInput(s *site) {
 }
 
 func TestRealCompressedInput(t *testing.T) { compressedInput(realSite(t, 1)) }
+
+// The output's limit is lowered, again and again, under a service that makes batches of many small records. Each fits, and so
+// nothing but a new attempt is needed each time. One that does not fit ends the service, which says what to do.
+func loweredLimit(s *site) {
+	limit := func(most string) {
+		set, err := s.adm.AlterTopicConfigs(s.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &most}}, s.out)
+		require.NoError(s.t, err)
+		require.NoError(s.t, set[0].Err)
+	}
+	p := s.run(s.file(totals))
+	s.orders(0, 5000, 100)
+	s.caughtUp(p)
+	for i, most := range []string{"20000", "2000"} {
+		limit(most)
+		s.orders(5000+i*20_000, 20_000, 100)
+		s.caughtUp(p)
+	}
+	s.exact(verify.Config{})
+	require.GreaterOrEqual(s.t, p.restarts(), 1)
+	require.Contains(s.t, p.stderr.String(), "is read anew")
+	limit("80")
+	s.orders(45_000, 1, 1)
+	require.Equal(s.t, 30, p.exit(20*time.Second))
+	for _, want := range []string{s.out, "offset ", "partition ", "at most 80", "max.message.bytes"} {
+		require.Contains(s.t, p.stderr.tail(1), want)
+	}
+}
+
+func TestLoweredLimitOfAnOutput(t *testing.T) {
+	t.Parallel()
+	loweredLimit(fakeSite(t, 2))
+}
+func TestRealLoweredLimitOfAnOutput(t *testing.T) { loweredLimit(realSite(t, 2)) }
 
 // A record whose time the output's topic does not take is named, with its time and the settings. Without a time it is taken.
 func TestRealTimeThatTheOutputRefuses(t *testing.T) {

@@ -49,10 +49,10 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	if sink < 0 || sink >= len(w.sink.cfg.Targets) {
 		return fault.Stopf(fault.Failed, "task %s writes to sink %d of %d", w.task, sink, len(w.sink.cfg.Targets))
 	}
-	if err := w.fits(&w.sink.cfg.Targets[sink], recs); err != nil {
+	out, size := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
+	if err := w.fits(&w.sink.cfg.Targets[sink], recs, out); err != nil {
 		return err
 	}
-	out, size := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
 	w.from.mark(w.task, recs, out)
 	for w.holding() {
 		if err := w.sink.waitForRoom(ctx, w); err != nil {
@@ -71,38 +71,17 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 
 // fits refuses a record that its topic does not take. What lies within a few bytes of the limit may still be refused by
 // the client or the broker.
-func (w *Writer) fits(t *Target, recs []element.Record) error {
+func (w *Writer) fits(t *Target, recs []element.Record, out []kgo.Record) error {
 	if t.MaxBytes <= 0 {
 		return nil
 	}
-	for i := range recs {
-		if size := batchSize(&recs[i]); size > int64(t.MaxBytes) {
-			return fault.Stopf(fault.BadRecord, "task %s, offset %d: sink %s: the output has %d bytes as a batch of its own, before compression; topic %s takes at most %d (max.message.bytes, the brokers' socket.request.max.bytes, and %d here)",
-				w.task, recs[i].Offset, t.Name, size, t.Topic, t.MaxBytes, txn.DefaultMaxBufferedBytes)
+	for i := range out {
+		if size := txn.BatchSize(&out[i]); size > int64(t.MaxBytes) {
+			return fault.Stopf(fault.BadRecord, "task %s, offset %d: sink %s: the output has %d bytes as a batch of its own, before compression; partition %d of topic %s takes at most %d (max.message.bytes, the brokers' socket.request.max.bytes, and %d here)",
+				w.task, recs[i].Offset, t.Name, size, out[i].Partition, t.Topic, t.MaxBytes, txn.DefaultMaxBufferedBytes)
 		}
 	}
 	return nil
-}
-
-// batchSize is the size of a batch that holds nothing but r, in bytes on the wire.
-func batchSize(r *element.Record) int64 {
-	const overhead = 61 + // of the batch
-		3 // attributes and the deltas of time and offset, which are 0
-	n := varintSize(len(r.Key)) + varintSize(len(r.Value)) + varintSize(len(r.Headers)) + int64(len(r.Key)+len(r.Value))
-	for i := range r.Headers {
-		h := &r.Headers[i]
-		n += varintSize(len(h.Key)) + varintSize(len(h.Value)) + int64(len(h.Key)+len(h.Value))
-	}
-	return overhead + n + varintSize(int(n)+3)
-}
-
-// varintSize is the size of a length that is written as a zigzag varint.
-func varintSize(n int) int64 {
-	size := int64(1)
-	for v := uint64(n) << 1; v >= 0x80; v >>= 7 {
-		size++
-	}
-	return size
 }
 
 // Barrier says that what follows belongs to the transaction after checkpoint id. The barrier of a checkpoint that was

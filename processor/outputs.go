@@ -14,10 +14,11 @@ import (
 // outputs is what the output topics were at the beginning of the attempt. They may be made anew while the service runs,
 // with other partitions and other limits.
 type outputs struct {
-	mu     sync.Mutex
-	topics map[string]kafka.Topic
-	most   map[string]int32 // the largest batch, of those topics that tell it
-	warned bool
+	mu      sync.Mutex
+	topics  map[string]kafka.Topic
+	most    map[string]int32 // the largest batch, of those topics that tell it
+	request int32            // the largest request of the brokers; 0 when nothing is known
+	warned  bool
 }
 
 // lookAtOutputs reads them. A topic that is gone may come back: the attempt fails and another one looks again.
@@ -36,11 +37,15 @@ func (s *service) lookAtOutputs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("output: %w", err)
 	}
-	most, err := kafka.MaxMessageBytes(ctx, s.reads.cl, names) // it may not be allowed, and is not needed
+	limits, err := kafka.ReadLimits(ctx, s.reads.cl, names) // it may not be allowed, and is not needed
+	most := limits.Batch
 	o := &s.outputs
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.topics = topics
+	if err == nil {
+		o.request = limits.Request
+	}
 	switch {
 	case err == nil && (len(most) == len(topics) || o.warned):
 		o.most = most
@@ -60,6 +65,13 @@ func (o *outputs) maxBytes(topic string) (int32, bool) {
 	defer o.mu.Unlock()
 	most, known := o.most[topic]
 	return most, known
+}
+
+// maxRequest gives the largest request of the brokers, 0 when it is not known.
+func (o *outputs) maxRequest() int32 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.request
 }
 
 func (s *service) newSink() (engine.Sink, error) {

@@ -209,7 +209,7 @@ func (s *service) openKafka(ctx context.Context) error {
 func (s *service) openCommits() error {
 	cfg := txn.Config{
 		Kafka: s.kafka(), Application: s.plan.Application, Instance: s.instance, Group: s.plan.Application,
-		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, TopicMaxBytes: s.outputs.maxBytes, Patience: s.patience, Logger: s.log, Fence: s.fence,
+		Incarnation: s.incarnation, Timeout: s.cfg.TransactionTimeout, TopicMaxBytes: s.outputs.maxBytes, RequestMaxBytes: s.outputs.maxRequest, Patience: s.patience, Logger: s.log, Fence: s.fence,
 	}
 	var err error
 	if s.cfg.loose() {

@@ -20,7 +20,7 @@ type client struct {
 	cl   *kgo.Client
 	// promise is the one function that all records share; a method value made at each Produce would be an allocation.
 	promise func(*kgo.Record, error)
-	most    func(topic string) int32 // the largest batch for a topic
+	limits  *limits
 
 	aborting atomic.Bool // producers stop at the next record
 	produced atomic.Int64
@@ -35,8 +35,8 @@ type client struct {
 	pending atomic.Int64
 }
 
-func newClient(slot int, id string, cl *kgo.Client, most func(topic string) int32) *client {
-	c := &client{slot: slot, id: id, cl: cl, most: most}
+func newClient(slot int, id string, cl *kgo.Client, l *limits) *client {
+	c := &client{slot: slot, id: id, cl: cl, limits: l}
 	c.promise = c.answered
 	return c
 }
@@ -148,8 +148,8 @@ func (c *client) failure() error {
 	if f == nil {
 		return nil
 	}
-	rec, code := verdict(StepProduce, answerOf(f.err))
-	return fault.New(rec, code, "%s: %w", f.where(c.most), explain(f.err))
+	rec, code := verdict(StepProduce, f.answer(c.limits))
+	return fault.New(rec, code, "%s: %w", f.where(c.limits), explain(f.err))
 }
 
 // answerOf reduces an error to what the Machine decides on.
@@ -167,7 +167,7 @@ func answerOf(err error) Answer {
 // explain adds what a person can do about the errors that come from the outside.
 func explain(err error) error {
 	switch {
-	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
+	case isTooLarge(err):
 		return fmt.Errorf("the record, or the batch that it is in, is larger than the topic's max.message.bytes or the largest batch: %w", err)
 	case errors.Is(err, kerr.InvalidTimestamp):
 		return fmt.Errorf("the topic takes no record of this time: its message.timestamp.before.max.ms and message.timestamp.after.max.ms (or the brokers' log.message.timestamp settings) say how far it may be from the broker's clock: %w", err)

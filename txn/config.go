@@ -82,6 +82,10 @@ type Config struct {
 	// nil, and is called from any goroutine. Nothing is larger than MaxBufferedBytes.
 	TopicMaxBytes func(topic string) (most int32, known bool)
 
+	// RequestMaxBytes gives the largest request in bytes that the brokers take, 0 where that is not known. It may be nil, and
+	// is called from any goroutine. What it and TopicMaxBytes say at an Init holds until the next one.
+	RequestMaxBytes func() int32
+
 	// Logger, nil = slog.Default().
 	Logger *slog.Logger
 	Hooks  Hooks
@@ -155,35 +159,23 @@ func orDefault[T comparable](v *T, def T) {
 	}
 }
 
-func (c Config) clientOpts(id string) []kgo.Opt {
-	return append(c.produceOpts(), kgo.TransactionalID(id), kgo.TransactionTimeout(c.Timeout))
+func (c Config) clientOpts(id string, l *limits) []kgo.Opt {
+	return append(c.produceOpts(l), kgo.TransactionalID(id), kgo.TransactionTimeout(c.Timeout))
 }
 
 // produceOpts are those of every client that produces.
-func (c Config) produceOpts() []kgo.Opt {
+func (c Config) produceOpts(l *limits) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		// kgo changes the slice, and the slots make their clients at the same time.
 		kgo.ProducerBatchCompression(slices.Clone(c.Compression)...),
 		kgo.ProducerLinger(c.Linger),
-		kgo.ProducerBatchMaxBytesFn(c.batchMaxBytes),
+		kgo.ProducerBatchMaxBytesFn(l.batch),
+		kgo.BrokerMaxWriteBytes(l.request),
 		kgo.MaxBufferedRecords(c.MaxBufferedRecords),
 		kgo.MaxBufferedBytes(c.MaxBufferedBytes),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		// No RecordDeliveryTimeout: kgo counts it from the record's own timestamp, so old records would fail at once. Seal
 		// bounds the wait.
 	}
-}
-
-// leastBatch is the least limit that kgo takes.
-const leastBatch = 512
-
-// batchMaxBytes is the largest batch for a topic.
-func (c Config) batchMaxBytes(topic string) int32 {
-	if c.TopicMaxBytes != nil && topic != "" { // kgo asks for "" to check the option
-		if most, known := c.TopicMaxBytes(topic); known {
-			return max(leastBatch, int32(min(int64(most), int64(c.MaxBufferedBytes))))
-		}
-	}
-	return c.BatchMaxBytes
 }

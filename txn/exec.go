@@ -155,11 +155,12 @@ func (m *Manager) initSlots(j *job, acts []Action) []Event {
 // initSlot makes the client of one slot and lets it initialise its id. It writes no field but its own slot's.
 func (m *Manager) initSlot(ctx context.Context, slot int) error {
 	id := TransactionalID(m.cfg.Application, m.cfg.Instance, slot)
-	cl, err := kafka.NewClient(m.cfg.Kafka, m.cfg.clientOpts(id)...)
+	l := m.cfg.newLimits()
+	cl, err := kafka.NewClient(m.cfg.Kafka, m.cfg.clientOpts(id, l)...)
 	if err != nil {
 		return err
 	}
-	m.clients[slot] = newClient(slot, id, cl, m.cfg.batchMaxBytes)
+	m.clients[slot] = newClient(slot, id, cl, l)
 	if _, _, err := cl.ProducerID(ctx); err != nil {
 		return kafka.Classify(err, "InitProducerID")
 	}
@@ -232,7 +233,7 @@ func (m *Manager) flush(j *job, c *client) Event {
 			m.marker = false // deleted: the next Init makes it again
 		}
 		j.noteCause(c.failure())
-		return Event{Kind: EvFlushed, Failed: failed, Answer: answerOf(f.err)}
+		return Event{Kind: EvFlushed, Failed: failed, Answer: f.answer(c.limits)}
 	}
 	return Event{Kind: EvFlushed, Acked: c.produced.Load() - failed, Answer: j.answer(err)}
 }

@@ -16,6 +16,7 @@ type failure struct {
 	partition int32
 	time      time.Time
 	size      int    // key, value and headers
+	alone     int64  // as a batch of its own
 	origin    string // which input it came from; empty when not known
 	err       error
 }
@@ -31,7 +32,7 @@ func noteFailure(first *atomic.Pointer[failure], r *kgo.Record, err error) {
 }
 
 func newFailure(r *kgo.Record, err error) *failure {
-	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: sizeOf(r), err: err}
+	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: sizeOf(r), alone: BatchSize(r), err: err}
 	if o, ok := r.Context.(interface{ Origin(*kgo.Record) string }); ok {
 		f.origin = o.Origin(r)
 	}
@@ -52,16 +53,27 @@ func (f *failure) lessLikely(r *kgo.Record, err error) bool {
 	switch {
 	case f.topic != r.Topic || f.partition != r.Partition:
 		return false
-	case same(kerr.MessageTooLarge), same(kerr.RecordListTooLarge):
-		return sizeOf(r) > f.size
+	case isTooLarge(f.err) && isTooLarge(err):
+		return BatchSize(r) > f.alone
 	case same(kerr.InvalidTimestamp):
 		return time.Since(r.Timestamp).Abs() > time.Since(f.time).Abs()
 	}
 	return false
 }
 
-// where names the record by what matters for the refusal; most gives the largest batch for a topic.
-func (f *failure) where(most func(topic string) int32) string {
+func isTooLarge(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)
+}
+
+// answer is what the Machine decides on.
+func (f *failure) answer(l *limits) Answer {
+	a := answerOf(f.err)
+	a.Fits = isTooLarge(f.err) && l.takes(f.topic, f.alone)
+	return a
+}
+
+// where names the record by what matters for the refusal.
+func (f *failure) where(l *limits) string {
 	s := fmt.Sprintf("produce to %s/%d", f.topic, f.partition)
 	if f.origin != "" {
 		s = f.origin + ": " + s
@@ -69,8 +81,13 @@ func (f *failure) where(most func(topic string) int32) string {
 	switch {
 	case errors.Is(f.err, kerr.InvalidTimestamp):
 		return fmt.Sprintf("%s: timestamp %d (%s)", s, f.time.UnixMilli(), f.time.UTC().Format(time.RFC3339Nano))
-	case errors.Is(f.err, kerr.MessageTooLarge), errors.Is(f.err, kerr.RecordListTooLarge):
-		return fmt.Sprintf("%s: %d bytes before compression, the largest batch is %d", s, f.size, most(f.topic))
+	case isTooLarge(f.err):
+		most, _ := l.cfg.batchMaxBytes(f.topic)
+		s = fmt.Sprintf("%s: %d bytes before compression, the largest batch is %d", s, f.size, most)
+		if l.takes(f.topic, f.alone) {
+			s += ", or was when the attempt began: the topic's limit must have been lowered and is read anew"
+		}
+		return s
 	}
 	return s
 }

@@ -36,7 +36,7 @@ func TestTheRecordThatIsToBlameIsNamed(t *testing.T) {
 		kerr.InvalidRecord:       {"task a/0, offset 1: produce to out/1: "},
 		errors.New("connection"): {"task a/0, offset 1: produce to out/1: connection"},
 	} {
-		c := newClient(0, "x", nil, func(string) int32 { return 1000 })
+		c := newClient(0, "x", nil, limited(map[string]int32{"out": 1000}).newLimits())
 		c.reset()
 		c.pending.Add(int64(len(batch)))
 		for _, r := range batch {
@@ -78,15 +78,4 @@ func TestAMarkerTopicWhoseNameIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, cfg.Application+"-checkpoints")
 	require.Equal(t, fault.Stop, fault.RecoveryOf(err))
 	require.Equal(t, fault.BadFile, fault.CodeOf(err))
-}
-
-func TestBatchLimits(t *testing.T) {
-	cfg, err := Config{Application: "a", Instance: "b", Group: "c", Fence: newEnv(t).config().Fence, TopicMaxBytes: func(topic string) (int32, bool) {
-		most := map[string]int32{"tiny": 1, "large": 10 << 20, "huge": 1 << 30}
-		return most[topic], most[topic] > 0
-	}}.withDefaults()
-	require.NoError(t, err)
-	for topic, want := range map[string]int32{"": 1 << 20, "unknown": 1 << 20, "tiny": 512, "large": 10 << 20, "huge": DefaultMaxBufferedBytes} {
-		require.Equal(t, want, cfg.batchMaxBytes(topic), topic)
-	}
 }

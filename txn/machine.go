@@ -49,7 +49,7 @@ type EventKind uint8
 
 // The events. The first seven are asked for by the caller, the others are what came of an action.
 const (
-	EvInit    EventKind = iota // make all slots usable
+	EvInit    EventKind = iota // make all slots usable: Outdated
 	EvProduce                  // there is a record to produce
 	EvSeal                     // no more records: Checkpoint, Produced
 	EvReopen                   // the checkpoint was declined, the transaction goes on
@@ -73,6 +73,9 @@ type Answer struct {
 	Code int16
 	// Lost says that there was no answer from a broker: the connection broke, time ran out, the client refused.
 	Lost bool
+	// Fits says of a refusal for the size that each record would have been taken on its own: only the batches were made for
+	// another limit.
+	Fits bool
 }
 
 // OK says that the answer was a success.
@@ -90,6 +93,8 @@ type Event struct {
 	Codes      []int16
 	Partitions int // number of partitions whose offsets are committed
 	Pieces     int // number of requests that they are sent in; 0 is 1
+	// Outdated are slots whose clients go by limits that hold no more: EvInit replaces them.
+	Outdated []int
 	// HandleBytes is the length of the longest metadata string.
 	HandleBytes int
 }

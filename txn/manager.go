@@ -63,13 +63,20 @@ func (m *Manager) unlock() { m.turn <- struct{}{} }
 // Init makes the transactional ids this instance's own: every slot without a usable client gets a new one, which
 // aborts what a predecessor of the same name, or an earlier attempt, left open. It must come before the stable read
 // that an attempt starts from, and only while the instance is a member of the group: two processes of one name would
-// else fence each other for ever. When all slots are usable it does nothing.
+// else fence each other for ever. A client that goes by other limits than Config gives now is replaced as well. When all
+// slots are usable it does nothing.
 func (m *Manager) Init(ctx context.Context) error {
 	if err := m.lock(ctx); err != nil {
 		return err
 	}
 	defer m.unlock()
-	return m.drive(ctx, Event{Kind: EvInit}, nil)
+	ev := Event{Kind: EvInit}
+	for i, c := range m.clients {
+		if c != nil && c.limits.outdated() {
+			ev.Outdated = append(ev.Outdated, i)
+		}
+	}
+	return m.drive(ctx, ev, nil)
 }
 
 // Close ends all clients; what is open stays open until the ids are initialised again or the transaction times out.

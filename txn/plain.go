@@ -47,8 +47,8 @@ type Plain struct {
 // plainClient is a client and the first of its records that failed.
 type plainClient struct {
 	*kgo.Client
-	first atomic.Pointer[failure]
-	most  func(topic string) int32 // the largest batch for a topic
+	first  atomic.Pointer[failure]
+	limits *limits
 }
 
 // wave is what is produced between two Seals. Each wave has its own promise, so that a Seal can wait for all that came
@@ -134,7 +134,8 @@ func (p *Plain) Init(ctx context.Context) error {
 	}
 	p.drop()
 	failpoint.Hit(failpoint.InitBefore)
-	cl, err := kafka.NewClient(p.cfg.Kafka, p.cfg.plainOpts()...)
+	l := p.cfg.newLimits()
+	cl, err := kafka.NewClient(p.cfg.Kafka, p.cfg.plainOpts(l)...)
 	if err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func (p *Plain) Init(ctx context.Context) error {
 	p.endOwn(ctx, cl)
 	failpoint.Hit(failpoint.InitAfter)
 	p.mu.Lock()
-	p.cl = &plainClient{Client: cl, most: p.cfg.batchMaxBytes}
+	p.cl = &plainClient{Client: cl, limits: l}
 	p.cur = newWave(p.cl)
 	p.mu.Unlock()
 	p.stats = Stats{}
@@ -172,13 +173,13 @@ func (p *Plain) endOwn(ctx context.Context, cl *kgo.Client) {
 func (p *Plain) fresh() bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.cl != nil && !p.seal && len(p.older) == 0 && p.stats.Records == 0 && p.cur.produced.Load() == 0 && p.cl.first.Load() == nil
+	return p.cl != nil && !p.seal && len(p.older) == 0 && p.stats.Records == 0 && p.cur.produced.Load() == 0 && p.cl.first.Load() == nil && !p.cl.limits.outdated()
 }
 
 // plainOpts are the client's. A broker that lost what it had acknowledged makes the producer fail, and so the attempt
 // begin again from the last checkpoint: kgo would else go on behind the hole.
-func (c Config) plainOpts() []kgo.Opt {
-	return append(c.produceOpts(), kgo.StopProducerOnDataLossDetected())
+func (c Config) plainOpts(l *limits) []kgo.Opt {
+	return append(c.produceOpts(l), kgo.StopProducerOnDataLossDetected())
 }
 
 // ProduceBatch hands records to the client. Topic and Partition must be set. The records and all they point to must
@@ -230,8 +231,8 @@ func (c *plainClient) failure() error {
 	if f == nil {
 		return nil
 	}
-	rec, code := plainVerdict(StepProduce, answerOf(f.err))
-	return fault.New(rec, code, "%s: %w", f.where(c.most), explainPlain(f.err))
+	rec, code := plainVerdict(StepProduce, f.answer(c.limits))
+	return fault.New(rec, code, "%s: %w", f.where(c.limits), explainPlain(f.err))
 }
 
 // Seal returns nil when every record that was produced before it is acknowledged. Records that are produced meanwhile do

@@ -18,7 +18,7 @@ func (m *Machine) Step(e Event) []Action {
 	}
 	switch e.Kind {
 	case EvInit:
-		return m.init()
+		return m.init(e)
 	case EvInitialised:
 		return m.initialised(e)
 	case EvProduce:
@@ -49,11 +49,11 @@ func (m *Machine) Step(e Event) []Action {
 
 // init replaces every slot that cannot begin a transaction. It may come in any state: what is open then belongs to an
 // attempt that is over, and InitProducerID aborts it.
-func (m *Machine) init() []Action {
+func (m *Machine) init(e Event) []Action {
 	var acts []Action
 	m.want, m.initLeft, m.initBad = wantInit, 0, Report{}
 	for i, s := range m.slots {
-		if s.usable() {
+		if s.usable() && !slices.Contains(e.Outdated, i) {
 			continue
 		}
 		if s != Closed && s != Fenced && s != Unconfirmed {

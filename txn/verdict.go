@@ -76,6 +76,8 @@ func verdict(step Step, a Answer) (fault.Recovery, fault.Code) {
 		return fault.Stop, fault.TransactionTimeout
 	case slices.Contains(notMember, c), step == StepFence:
 		return fault.Rejoin, fault.Failed
+	case step == StepProduce && a.Fits:
+		return fault.Restart, fault.BadRecord // with batches for the limit as it is then
 	case step == StepProduce && slices.Contains(badRecord, c):
 		return fault.Stop, fault.BadRecord
 	case c == kerr.UnknownTopicOrPartition.Code, step == StepProduce && slices.Contains(topicGone, c):

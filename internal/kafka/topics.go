@@ -175,26 +175,36 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 const (
 	defaultMaxRequest = 100 << 20 // socket.request.max.bytes of a broker that does not tell
-	requestOverhead   = 4 << 10   // of a produce request with a single batch: names, ids and lengths
+
+	// RequestOverhead is what a produce request with a single batch has beside the batch at most, in bytes: names, ids and
+	// lengths.
+	RequestOverhead = 4 << 10
 )
 
-// MaxMessageBytes gives the largest batch in bytes that topics take (max.message.bytes, as far as it fits into a request of
-// the brokers' socket.request.max.bytes), of those topics whose configuration can be read.
-func MaxMessageBytes(ctx context.Context, cl *kgo.Client, names []string) (map[string]int32, error) {
+// Limits are those that brokers and topics set to what is produced, in bytes.
+type Limits struct {
+	// Batch is the largest batch by topic (max.message.bytes, as far as it fits into a request), of those topics whose
+	// configuration can be read.
+	Batch map[string]int32
+	// Request is the largest request (socket.request.max.bytes, the least of the brokers that tell it; 100 MiB when none does).
+	Request int32
+}
+
+// ReadLimits reads them for topics.
+func ReadLimits(ctx context.Context, cl *kgo.Client, names []string) (Limits, error) {
 	configs, err := kadm.NewClient(cl).DescribeTopicConfigs(ctx, names...)
 	if err != nil {
-		return nil, Classify(err, "read the configuration of topics %v", names)
+		return Limits{}, Classify(err, "read the configuration of topics %v", names)
 	}
-	bound := maxRequest(ctx, cl) - requestOverhead
-	most := map[string]int32{}
+	l := Limits{Batch: map[string]int32{}, Request: int32(maxRequest(ctx, cl))}
 	for _, c := range configs {
 		for _, entry := range c.Configs {
 			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == "max.message.bytes" && err == nil {
-				most[c.Name] = int32(min(n, bound))
+				l.Batch[c.Name] = int32(min(n, int64(l.Request)-RequestOverhead))
 			}
 		}
 	}
-	return most, nil
+	return l, nil
 }
 
 // maxRequest gives the least socket.request.max.bytes of the brokers that tell it.
@@ -207,7 +217,7 @@ func maxRequest(ctx context.Context, cl *kgo.Client) int64 {
 	configs, _ := adm.DescribeBrokerConfigs(ctx, meta.Brokers.NodeIDs()...)
 	for _, c := range configs {
 		for _, entry := range c.Configs {
-			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == "socket.request.max.bytes" && err == nil && n > requestOverhead {
+			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == "socket.request.max.bytes" && err == nil && n > RequestOverhead {
 				least = min(least, n)
 			}
 		}

@@ -38,10 +38,10 @@ func TestEnsureTopicNamesACollision(t *testing.T) {
 	require.Equal(t, fault.BadFile, fault.CodeOf(err))
 }
 
-func TestMaxMessageBytesFitsIntoARequest(t *testing.T) {
+func TestTheLargestBatchFitsIntoARequest(t *testing.T) {
 	b, _ := fakeBed(t, 0, "a broker with another socket.request.max.bytes", kfake.BrokerConfigs(map[string]string{"socket.request.max.bytes": "2000000"}))
 	small, large := b.Topic("small", 1, map[string]*string{"max.message.bytes": kmsg.StringPtr("1000")}), b.Topic("large", 1, map[string]*string{"max.message.bytes": kmsg.StringPtr("3000000")})
-	most, err := MaxMessageBytes(within(t, 10*time.Second), client(t, b.cfg), []string{small, large})
+	limits, err := ReadLimits(within(t, 10*time.Second), client(t, b.cfg), []string{small, large})
 	require.NoError(t, err)
-	require.Equal(t, map[string]int32{small: 1000, large: 2_000_000 - requestOverhead}, most)
+	require.Equal(t, Limits{Batch: map[string]int32{small: 1000, large: 2_000_000 - RequestOverhead}, Request: 2_000_000}, limits)
 }

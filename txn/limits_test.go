@@ -1,0 +1,140 @@
+package txn
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"pgregory.net/rapid"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+)
+
+// BatchSize is the size on the wire, to the byte.
+func TestBatchSizeIsTheSizeOnTheWire(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bytes := func(label string) []byte {
+			n := rapid.OneOf(rapid.IntRange(-1, 70), rapid.IntRange(8000, 9000)).Draw(t, label)
+			if n < 0 {
+				return nil
+			}
+			return make([]byte, n)
+		}
+		r := kgo.Record{Key: bytes("key"), Value: bytes("value")}
+		wire := kmsg.Record{Key: r.Key, Value: r.Value}
+		for range rapid.IntRange(0, 70).Draw(t, "headers") {
+			h := kgo.RecordHeader{Key: strings.Repeat("h", rapid.IntRange(0, 70).Draw(t, "header")), Value: bytes("header value")}
+			r.Headers = append(r.Headers, h)
+			wire.Headers = append(wire.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
+		}
+		wire.Length = int32(len(wire.AppendTo(nil)) - 1) // a length of 0 takes one byte
+		batch := kmsg.RecordBatch{NumRecords: 1, Records: wire.AppendTo(nil)}
+		require.EqualValues(t, len(batch.AppendTo(nil)), BatchSize(&r))
+	})
+}
+
+func TestBatchLimits(t *testing.T) {
+	cfg := limited(map[string]int32{"tiny": 1, "large": 10 << 20, "huge": 1 << 30})
+	for topic, want := range map[string]int32{"": 1 << 20, "unknown": 1 << 20, "tiny": 512, "large": 10 << 20, "huge": DefaultMaxBufferedBytes} {
+		most, known := cfg.batchMaxBytes(topic)
+		require.Equal(t, want, most, topic)
+		require.Equal(t, topic == "large" || topic == "huge", known, topic)
+	}
+	for asked, want := range map[int32]int32{0: mostRequest, 1: kafka.RequestOverhead + leastBatch, 100_000: 100_000, 1 << 30: mostRequest} {
+		cfg.RequestMaxBytes = func() int32 { return asked }
+		require.Equal(t, want, cfg.requestMaxBytes())
+		most, _ := cfg.batchMaxBytes("unknown")
+		require.LessOrEqual(t, most, want-kafka.RequestOverhead, "a batch fits into a request")
+		cl, err := kafka.NewClient(kafka.Config{Brokers: []string{"127.0.0.1:1"}}, cfg.produceOpts(cfg.newLimits())...)
+		require.NoError(t, err)
+		require.Equal(t, want, cl.OptValue(kgo.BrokerMaxWriteBytes))
+		cl.Close()
+	}
+}
+
+// limited is a Config with the limits of topics.
+func limited(most map[string]int32) Config {
+	return Config{BatchMaxBytes: DefaultBatchMaxBytes, MaxBufferedBytes: DefaultMaxBufferedBytes, MaxBufferedRecords: 1000,
+		TopicMaxBytes: func(topic string) (int32, bool) { return most[topic], most[topic] > 0 }}
+}
+
+// lower sets the topic's largest message at the broker.
+func (e *env) lower(most string) {
+	set, err := e.bed.Admin().AlterTopicConfigs(e.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &most}}, e.out)
+	require.NoError(e.t, err)
+	require.NoError(e.t, set[0].Err)
+}
+
+// committer is what Manager and Plain have in common here.
+type committer interface {
+	Init(ctx context.Context) error
+	ProduceBatch(ctx context.Context, recs []kgo.Record) error
+	Seal(ctx context.Context, id element.CheckpointID) error
+	Abort(ctx context.Context) error
+}
+
+// A topic's limit is lowered under a client that makes batches for the old one. As long as each record fits, a new attempt
+// with the new limit cures it; however the attempt learns of the refusal, its clients are made anew.
+func TestALoweredLimitIsCuredByANewAttempt(t *testing.T) {
+	for _, kind := range []string{"manager", "plain"} {
+		for _, how := range []string{"seal", "produce"} {
+			t.Run(kind+" learns by "+how, func(t *testing.T) {
+				e := newEnv(t)
+				most := int32(1 << 20)
+				cfg := e.config()
+				cfg.TopicMaxBytes = func(topic string) (int32, bool) { return most, topic == e.out }
+				var c committer = e.manager(func(c *Config) { *c = cfg })
+				if kind == "plain" {
+					c = e.plain(func(c *Config) { *c = cfg })
+				}
+				batch := func() []kgo.Record {
+					recs := make([]kgo.Record, 50)
+					for i := range recs {
+						recs[i] = kgo.Record{Topic: e.out, Value: make([]byte, 500)}
+					}
+					return recs
+				}
+				try := func(id element.CheckpointID) error {
+					if err := c.ProduceBatch(e.ctx, batch()); err != nil {
+						return err
+					}
+					if how == "produce" && id == 2 {
+						require.Eventually(t, func() bool { return c.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out}}) != nil }, 5*time.Second, time.Millisecond)
+						return c.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out}})
+					}
+					return c.Seal(e.ctx, id)
+				}
+				require.NoError(t, try(1))
+				require.NoError(t, c.Abort(e.ctx))
+				require.NoError(t, c.Init(e.ctx))
+				e.lower("2000")
+				err := try(2)
+				require.ErrorIs(t, err, kerr.MessageTooLarge)
+				require.Equal(t, fault.Restart, fault.RecoveryOf(err), "%v", err)
+				require.Equal(t, fault.BadRecord, fault.CodeOf(err))
+				require.ErrorContains(t, err, "read anew")
+				require.NoError(t, c.Abort(e.ctx))
+				most = 2000
+				for id := range element.CheckpointID(DefaultSlots) {
+					require.NoError(t, c.Init(e.ctx))
+					require.NoError(t, try(id+3))
+					require.NoError(t, c.Abort(e.ctx))
+				}
+				// What does not fit on its own is no matter of a new attempt.
+				require.NoError(t, c.Init(e.ctx))
+				require.NoError(t, c.ProduceBatch(e.ctx, []kgo.Record{{Topic: e.out, Value: make([]byte, 2000)}}))
+				err = c.Seal(e.ctx, 9)
+				require.Equal(t, fault.Stop, fault.RecoveryOf(err), "%v", err)
+				require.Equal(t, fault.BadRecord, fault.CodeOf(err))
+			})
+		}
+	}
+}
