@@ -113,3 +113,30 @@ func TestRefusedDamage(t *testing.T) {
 	s.goesOn(file)
 	s.storeIsWhole()
 }
+
+// A damaged announcement of an instance is damage, not another cluster. It may be deleted.
+func TestRefusedDamageOfAnAnnouncement(t *testing.T) {
+	s := embeddedSite(t, 1)
+	file := s.file(totals, "data-dir:", "instance: {id: i1}\ndata-dir:")
+	p := s.run(file)
+	s.orders(0, 200, 20)
+	s.caughtUp(p)
+	p.stop()
+	name := s.app + "/i1/instance"
+	path := filepath.Join(s.checkpoints(), name)
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for what, bad := range map[string][]byte{"flipped": append([]byte{good[0] ^ 1}, good[1:]...), "cut": good[:len(good)-4], "of another cluster": []byte("i1\nelsewhere\n")} {
+		t.Run(what, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(path, bad, 0o644))
+			s.untouched(func() { refused(t, s.run(file), 22, "announcement "+name, "delete it") })
+			s.untouched(func() { refused(t, s.checkpointsCommand("verify", file), 22, "announcement "+name) })
+		})
+	}
+	require.NoError(t, os.Remove(path))
+	s.goesOn(file)
+	s.storeIsWhole()
+	again, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(good), string(again))
+}

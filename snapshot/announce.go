@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,15 +22,79 @@ func (r *Repository) Announce(ctx context.Context) error {
 	if r.exists(ctx, name) {
 		return nil
 	}
-	text := r.inst + "\n"
-	if r.cluster != "" {
-		text += r.cluster + "\n"
-	}
-	_, err := r.st.Put(ctx, name, writeBytes([]byte(text)))
+	_, err := r.st.Put(ctx, name, writeBytes([]byte(encodeAnnouncement(announcement{dir: r.dir, store: r.storeID, cluster: r.cluster}))))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	return err
+}
+
+const (
+	announceHead = "millweir-instance v2 "
+	// maxAnnouncement bounds an announcement in bytes.
+	maxAnnouncement = 1 << 17
+)
+
+// announcement is what an announcement says. That of an old version (old) is one or two lines, the instance and the cluster,
+// without a checksum.
+type announcement struct {
+	dir     string // <application>/<instance>
+	store   string // id of the checkpoint directory
+	cluster string // empty: not known
+	old     bool
+}
+
+// encodeAnnouncement gives the file's text: head, directory, store id, the cluster in quotes, CRC32C of what is before the
+// last blank, newline.
+func encodeAnnouncement(a announcement) string {
+	s := fmt.Sprintf("%s%s %s %s", announceHead, a.dir, a.store, strconv.QuoteToASCII(a.cluster))
+	return fmt.Sprintf("%s %08x\n", s, crc32c([]byte(s)))
+}
+
+// decodeAnnouncement reads the text of the announcement in the directory of an instance.
+func decodeAnnouncement(text, dir, store string) (announcement, error) {
+	_, inst, _ := strings.Cut(dir, "/")
+	if rest, ok := strings.CutPrefix(text, inst+"\n"); ok && (rest == "" || strings.IndexByte(rest, '\n') == len(rest)-1) {
+		return announcement{dir: dir, store: store, cluster: strings.TrimSuffix(rest, "\n"), old: true}, nil
+	}
+	rest, ok := strings.CutPrefix(text, announceHead)
+	if !ok {
+		return announcement{}, formatf("damaged, or of a version to come: it does not begin with %q", announceHead)
+	}
+	a := announcement{}
+	a.dir, rest, _ = strings.Cut(rest, " ")
+	a.store, rest, _ = strings.Cut(rest, " ")
+	quoted := rest[:max(0, strings.LastIndexByte(rest, ' '))]
+	var err error
+	if a.cluster, err = strconv.Unquote(quoted); err != nil || encodeAnnouncement(a) != text {
+		return announcement{}, formatf("damaged: the checksum does not match")
+	}
+	switch {
+	case a.dir != dir:
+		return announcement{}, formatf("it is the announcement of %s", a.dir)
+	case a.store != store:
+		return announcement{}, formatf("it was written to another checkpoint directory (store id %q, here %q)", a.store, store)
+	}
+	return a, nil
+}
+
+// readAnnouncement reads the announcement of an instance; the zero value when there is none, or none any more.
+func (r *Repository) readAnnouncement(ctx context.Context, in *instanceFiles) (announcement, error) {
+	if in.announced.Name == "" {
+		return announcement{}, nil
+	}
+	b, err := readAll(ctx, r.st, in.announced.Name, maxAnnouncement)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return announcement{}, nil
+	case err != nil:
+		return announcement{}, r.readError("", in.announced.Name, KindAnnouncement, err)
+	}
+	a, err := decodeAnnouncement(string(b), in.dir, r.storeID)
+	if err != nil {
+		return announcement{}, corrupt("", in.announced.Name, KindAnnouncement, err)
+	}
+	return a, nil
 }
 
 // announcedBy gives the directory of the instance whose announcement a file is.

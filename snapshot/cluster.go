@@ -1,10 +1,9 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io/fs"
-	"strings"
 
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -39,13 +38,7 @@ func (r *Repository) refuseOtherClusters(ctx context.Context) error {
 	}
 	for i := range inv.instances {
 		in := &inv.instances[i]
-		other, err := r.clusterOf(ctx, in, func(p filePath) (*Root, error) {
-			root, _, err := r.loadRoot(ctx, p.String())
-			if errors.As(err, new(*CorruptError)) {
-				return nil, nil // who needs it says so
-			}
-			return root, err
-		})
+		other, err := r.clusterOf(ctx, in, r.rootIfWhole(ctx))
 		if err != nil {
 			return err
 		}
@@ -59,28 +52,60 @@ func (r *Repository) refuseOtherClusters(ctx context.Context) error {
 }
 
 // clusterOf gives the cluster of an instance by its announcement, or by its newest root that can be read; empty when
-// neither tells.
+// neither tells. When they contradict each other the announcement is not the one that belongs there, for the cluster is
+// compared before the first root is written.
 func (r *Repository) clusterOf(ctx context.Context, in *instanceFiles, load func(filePath) (*Root, error)) (string, error) {
-	if in.announced.Name != "" {
-		b, err := readAll(ctx, r.st, in.announced.Name, maxAnnouncement)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		if _, rest, ok := strings.Cut(string(b), "\n"); ok && err == nil && rest != "" {
-			return strings.TrimSuffix(rest, "\n"), nil
-		}
+	a, err := r.readAnnouncement(ctx, in)
+	if err != nil {
+		return "", err
 	}
 	for _, p := range in.roots {
 		root, err := load(p)
 		if err != nil {
 			return "", err
 		}
-		if root != nil {
-			return root.ClusterID, nil
+		if root == nil {
+			continue
 		}
+		if a.cluster != "" && root.ClusterID != "" && a.cluster != root.ClusterID {
+			return "", corrupt("", in.announced.Name, KindAnnouncement, formatf("it names cluster %q, checkpoint %s beside it is of cluster %q", a.cluster, p.name, root.ClusterID))
+		}
+		return cmp.Or(a.cluster, root.ClusterID), nil
 	}
-	return "", nil
+	return a.cluster, nil
 }
 
-// maxAnnouncement bounds an announcement in bytes: two names.
-const maxAnnouncement = 4096
+// VerifyAnnouncements reads the announcements of all instances of the application and compares them with the newest root
+// beside them. It gives their number, and every one that is damaged or does not belong there, as a CorruptError. An instance
+// without one is no damage: what else it has left makes it known.
+func (r *Repository) VerifyAnnouncements(ctx context.Context) (read int, damage []error, err error) {
+	inv, err := r.inventory(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	for i := range inv.instances {
+		in := &inv.instances[i]
+		if in.announced.Name == "" {
+			continue
+		}
+		_, err := r.clusterOf(ctx, in, r.rootIfWhole(ctx))
+		if err != nil && !isDamage(err) {
+			return read, damage, err
+		}
+		if read++; err != nil {
+			damage = append(damage, err)
+		}
+	}
+	return read, damage, nil
+}
+
+// rootIfWhole gives what loads roots, and nil for damaged ones: who needs them says so.
+func (r *Repository) rootIfWhole(ctx context.Context) func(filePath) (*Root, error) {
+	return func(p filePath) (*Root, error) {
+		root, _, err := r.loadRoot(ctx, p.String())
+		if errors.As(err, new(*CorruptError)) {
+			return nil, nil
+		}
+		return root, err
+	}
+}

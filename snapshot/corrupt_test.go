@@ -32,6 +32,7 @@ func newDamaged(t testing.TB) *damaged {
 	ref2, root2 := mustCheckpoint(t, d.r, 2, 1, &ref1, root1, map[element.TaskID]change{taskA: {"totals/acc|a": val("2")}, taskB: {"totals/acc|b": nil}})
 	ref3, root3 := mustCheckpoint(t, d.r, 3, 1, &ref2, root2, map[element.TaskID]change{taskA: {"totals/acc|a": val("3")}, taskB: {"totals/acc|b": val("3")}})
 	d.refs, d.root = []RootRef{ref1, ref2, ref3}, root3
+	require.NoError(t, d.r.AnnounceFor(ctx, "cluster-1"))
 	d.commit(t)
 	return d
 }
@@ -85,7 +86,15 @@ func (d *damaged) detect() error {
 			return info.Err
 		}
 	}
-	return nil
+	_, damage, err := r.VerifyAnnouncements(ctx)
+	if err == nil && len(damage) > 0 {
+		err = damage[0]
+	}
+	r.cluster = "cluster-1"
+	if started := r.refuseOtherClusters(ctx); fmt.Sprint(started) != fmt.Sprint(err) {
+		return fmt.Errorf("the tools say %v, the start says %v", err, started)
+	}
+	return err
 }
 
 // check damages one file, expects it to be noticed and named, nothing deleted or rewritten, and puts it back.
@@ -170,8 +179,8 @@ func TestSwappedAndStaleFilesAreDetected(t *testing.T) {
 func TestMissingFilesAreNamed(t *testing.T) {
 	d := newDamaged(t)
 	for file := range d.files {
-		if parseFilePath(file).kind == markerFile || file == storeIDFile {
-			continue
+		if _, announced := announcedBy(file); parseFilePath(file).kind == markerFile || file == storeIDFile || announced {
+			continue // see TestAnAnnouncementThatIsMissingOrStaleIsHarmless
 		}
 		require.NoError(t, d.m.Remove(file))
 		err := d.detect()

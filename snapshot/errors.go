@@ -15,13 +15,16 @@ import (
 type CorruptError struct {
 	Checkpoint string // name of the checkpoint, <id>-<incarnation>
 	File       string // path relative to the checkpoint directory
-	Kind       string // "root", "run", "marker", "chain", KindStoreID
+	Kind       string // "root", "run", "marker", "chain", KindStoreID, KindAnnouncement
 	Reason     string
 	Err        error // cause, may be nil
 }
 
 // KindStoreID is the kind of the file that identifies the checkpoint directory.
 const KindStoreID = "store id"
+
+// KindAnnouncement is the kind of the file by which an instance is known.
+const KindAnnouncement = "announcement"
 
 // Error names checkpoint, file, kind and reason in one line.
 func (e *CorruptError) Error() string {

@@ -59,6 +59,7 @@ func newCheckpointStore(t *testing.T) *checkpointStore {
 			entry.Runs = []snapshot.RunRef{s.full}
 		}
 	}
+	require.NoError(t, s.repo.AnnounceFor(t.Context(), "cluster-1"))
 	return s
 }
 
@@ -268,6 +269,7 @@ func TestCheckpointsVerifyFindsEveryDamageOfEveryKindOfFile(t *testing.T) {
 		{"marker", s.beside(3, ".committed"), s.beside(2, ".committed"), "3-0000000000000abc", "marker"},
 		{"full", s.full.File, s.beside(1, ".data"), "2-0000000000000abc", "run"},
 		{"store id", id, s.beside(3, ".committed"), "", "store id"},
+		{"announcement", "shop/i-1/instance", s.beside(3, ".committed"), "", "announcement"},
 	}
 	for _, k := range kinds {
 		good, err := os.ReadFile(s.path(k.file))
@@ -287,6 +289,9 @@ func TestCheckpointsVerifyFindsEveryDamageOfEveryKindOfFile(t *testing.T) {
 				if k.name == "marker" && d.bad == nil {
 					t.Skip("a marker that is missing is no damage: the checkpoint is unconfirmed until a later one names it")
 				}
+				if k.name == "announcement" && d.bad == nil {
+					t.Skip("an announcement that is missing is no damage: the other files make the instance known")
+				}
 				require.NoError(t, os.Remove(s.path(k.file)))
 				if d.bad != nil {
 					require.NoError(t, os.WriteFile(s.path(k.file), d.bad, 0o644))
@@ -299,7 +304,11 @@ func TestCheckpointsVerifyFindsEveryDamageOfEveryKindOfFile(t *testing.T) {
 				}
 				require.NotContains(t, stderr, "goroutine ")
 				if k.name != "store id" {
-					require.Contains(t, stdout, "damaged: checkpoint "+k.checkpoint+": "+k.kind+" "+k.file+": ")
+					where := "checkpoint " + k.checkpoint + ": "
+					if k.checkpoint == "" {
+						where = ""
+					}
+					require.Contains(t, stdout, "damaged: "+where+k.kind+" "+k.file+": ")
 					code, stdout, _ = s.look("list", "--dir", s.dir, "--output", "json")
 					require.Zero(t, code)
 					require.True(t, json.Valid([]byte(stdout)))
@@ -328,10 +337,12 @@ func flipped(b []byte, at int) []byte {
 	return b
 }
 
-// newer changes the version byte, which in all binary formats follows the four of the magic, or the text's "v1".
+// newer changes the version byte, which in all binary formats follows the four of the magic, or the text's "v1" or "v2".
 func newer(b []byte) []byte {
-	if bytes.Contains(b, []byte(" v1 ")) {
-		return bytes.Replace(b, []byte(" v1 "), []byte(" v2 "), 1)
+	for v := byte('1'); v < '3'; v++ {
+		if text := []byte{' ', 'v', v, ' '}; bytes.Contains(b, text) {
+			return bytes.Replace(b, text, []byte{' ', 'v', v + 1, ' '}, 1)
+		}
 	}
 	b = slices.Clone(b)
 	b[4]++

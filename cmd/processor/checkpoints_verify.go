@@ -20,6 +20,14 @@ type verified struct {
 	Bytes    int64    `json:"bytes"`
 }
 
+// verifiedAnnouncements is the verdict on the files by which the instances are known.
+type verifiedAnnouncements struct {
+	Read   int      `json:"read"`
+	Damage []string `json:"damage"`
+
+	first error
+}
+
 func newCheckpointsVerify() *cobra.Command {
 	var (
 		f   storeFlags
@@ -31,7 +39,7 @@ func newCheckpointsVerify() *cobra.Command {
 		Long: `Read checkpoints completely: every root with its digest, its marker and its place in the lineage, every block and checksum of
 every file that it names, and that its runs follow each other without a gap. Every damaged or missing file is named.
 
-Without names all are verified. Exit code 0: all whole. 22: something is damaged or missing. 20: the directory cannot be read.`,
+Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing. 20: the directory cannot be read.`,
 		Example: "  processor checkpoints verify orders.yaml\n  processor checkpoints verify 12 13 --dir /var/lib/orders/checkpoints --output json",
 	}
 	f.add(cmd)
@@ -94,12 +102,31 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 	if err != nil {
 		return err
 	}
+	signs := verifiedAnnouncements{Damage: []string{}}
+	if len(f.names) == 0 {
+		n, damage, err := repo.VerifyAnnouncements(cmd.Context())
+		if err != nil {
+			return err
+		}
+		signs.Read = n
+		for _, err := range damage {
+			if signs.Damage = append(signs.Damage, err.Error()); signs.first == nil {
+				signs.first = err
+			}
+			if !asJSON {
+				fmt.Fprintf(out, "  damaged: %v\n", err)
+			}
+		}
+	}
 	if asJSON {
-		if err := writeJSON(out, map[string]any{"directory": repo.Location(), "application": f.application, "store_id": repo.StoreID(), "whole": damaged == 0, "checkpoints": results}); err != nil {
+		whole := damaged == 0 && signs.first == nil
+		if err := writeJSON(out, map[string]any{"directory": repo.Location(), "application": f.application, "store_id": repo.StoreID(), "whole": whole, "checkpoints": results, "announcements": signs}); err != nil {
 			return err
 		}
 	}
 	switch {
+	case damaged == 0 && signs.first != nil:
+		return fault.Stopf(fault.Corrupt, "%d of %s damaged: %w", len(signs.Damage), counted(signs.Read, "announcement"), signs.first)
 	case damaged > 0:
 		return fault.Stopf(fault.Corrupt, "%d of %s damaged: %w", damaged, counted(len(results), "checkpoint"), first)
 	case !asJSON && len(results) == 0:

@@ -20,6 +20,8 @@ func wayBack(err error, file string, recovering bool) error {
 		return err
 	case damage.Kind == snapshot.KindStoreID:
 		return fmt.Errorf("%w; nothing was overwritten: put the file back from a backup", err)
+	case damage.Kind == snapshot.KindAnnouncement:
+		return fmt.Errorf("%w; nothing was overwritten: put the file back from a backup, or delete it: the instance writes it anew when it starts", err)
 	case recovering:
 		return fmt.Errorf("%w; nothing was overwritten: `processor checkpoints verify %s` names all damage", err, file)
 	}
