@@ -31,10 +31,10 @@ With --data-dir topics, records, offsets and the cluster id are there again afte
 		Args:    exactArgs(),
 	}
 	f := cmd.Flags()
-	f.IntVar(&cfg.Port, "port", 9092, "port on 127.0.0.1; 0 takes a free one")
-	f.StringVar(&cfg.DataDir, "data-dir", "", "directory for the data; without it all is gone at the end")
+	f.IntVar(&cfg.Port, "port", 9092, "`PORT` on 127.0.0.1; 0 takes a free one")
+	f.StringVar(&cfg.DataDir, "data-dir", "", "`DIRECTORY` for the data; without it all is gone at the end")
 	f.BoolVar(&cfg.SyncWrites, "sync", false, "fsync each write before it is acknowledged: survives a loss of power, slow")
-	f.StringArrayVar(&topics, "topic", nil, fmt.Sprintf("name:partitions of a topic to create unless it exists (default %d partitions); may be repeated", embedded.DefaultPartitions))
+	f.StringArrayVar(&topics, "topic", nil, fmt.Sprintf("`NAME:PARTITIONS` of a topic to create unless it exists (default %d partitions); may be repeated", embedded.DefaultPartitions))
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, s := range topics {

@@ -24,8 +24,9 @@ func newCheckpoints() *cobra.Command {
 		Short:   "Look at the checkpoint directory: list, inspect, verify; trigger takes one",
 		Long: `Look at the checkpoints of an application. The commands but trigger read the checkpoint directory alone, with no broker, also
 while the service runs, and never write anything. docs/checkpoints.md says what is in the directory and how to go back to it.`,
-		Args: unknownCheckpointsCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: "  processor checkpoints list orders.yaml\n  processor checkpoints verify orders.yaml",
+		Args:    unknownCheckpointsCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newCheckpointsList(), newCheckpointsInspect(), newCheckpointsVerify(), newCheckpointsTrigger())
 	return cmd
@@ -49,9 +50,9 @@ type storeFlags struct {
 
 func (f *storeFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.dir, "dir", "", "the checkpoint directory, in place of the file's state.checkpoints.dir")
-	fs.StringVar(&f.application, "application", "", "the application, in place of the file's; needed only where a directory holds several")
-	fs.StringArrayVar(&f.set, "set", nil, "path=value of a setting of the file, as in run; may be repeated")
+	fs.StringVar(&f.dir, "dir", "", "the checkpoint `DIRECTORY`, in place of the file's state.checkpoints.dir")
+	fs.StringVar(&f.application, "application", "", "the application's `NAME`, in place of the file's; needed only where a directory holds several")
+	fs.StringArrayVar(&f.set, "set", nil, "`PATH=VALUE` of a setting of the file, as in run; may be repeated")
 }
 
 // parse sorts the arguments: names of checkpoints, and the one that is none is the service file.
@@ -190,10 +191,10 @@ func newCheckpointsList() *cobra.Command {
   damaged      its root or its marker cannot be read, or is missing; list does not read the state: verify does
 
 With --brokers it also tells which checkpoints the committed offsets of the group name.`,
-		Example: "  processor checkpoints list orders.yaml\n  processor checkpoints list --dir /var/lib/orders/checkpoints --output json\n  processor checkpoints list orders.yaml --brokers localhost:9092",
+		Example: "  processor checkpoints list orders.yaml\n  processor checkpoints list --dir /var/lib/orders/checkpoints\n  processor checkpoints list orders.yaml --brokers localhost:9092",
 	}
 	f.add(cmd)
-	cmd.Flags().StringSliceVar(&brokers, "brokers", nil, "also ask this cluster which checkpoints the group's committed offsets name")
+	cmd.Flags().StringSliceVar(&brokers, "brokers", nil, "also ask the cluster at these `HOST:PORT`s which checkpoints the group's committed offsets name")
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.parse(cmd, args); err != nil {

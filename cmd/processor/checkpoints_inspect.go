@@ -79,7 +79,7 @@ func newCheckpointsInspect() *cobra.Command {
 		Long: `Show what one checkpoint says: of every task its positions, its states with their codecs, and the chain of runs that make its
 state, (from, to] each; then the checkpoints that it follows. NAME is as list prints it; the number alone is enough where it
 is the only one of that number. Exit code 22 when it is damaged or not there.`,
-		Example: "  processor checkpoints inspect 12 orders.yaml\n  processor checkpoints inspect 12-0123456789abcdef --dir /var/lib/orders/checkpoints --output json",
+		Example: "  processor checkpoints inspect 12 orders.yaml\n  processor checkpoints inspect 12-0123456789abcdef --dir /var/lib/checkpoints",
 	}
 	f.add(cmd)
 	output := addOutput(cmd)

@@ -40,7 +40,7 @@ func newCheckpointsVerify() *cobra.Command {
 every file that it names, and that its runs follow each other without a gap. Every damaged or missing file is named.
 
 Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing. 20: the directory cannot be read.`,
-		Example: "  processor checkpoints verify orders.yaml\n  processor checkpoints verify 12 13 --dir /var/lib/orders/checkpoints --output json",
+		Example: "  processor checkpoints verify orders.yaml\n  processor checkpoints verify 12 13 --dir /var/lib/orders/checkpoints",
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "all checkpoints, which is also the default")

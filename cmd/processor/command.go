@@ -35,8 +35,8 @@ type sendFlags struct {
 
 func (f *sendFlags) add(cmd *cobra.Command, timeout time.Duration) {
 	fs := cmd.Flags()
-	fs.StringArrayVar(&f.set, "set", nil, "path=value of a setting of the file, as in run; may be repeated")
-	fs.StringVar(&f.admin, "admin", "", "command one instance by its admin listener, host:port; `here`: the one that runs with the file's data-dir")
+	fs.StringArrayVar(&f.set, "set", nil, "`PATH=VALUE` of a setting of the file, as in run; may be repeated")
+	fs.StringVar(&f.admin, "admin", "", "command only the instance whose admin listener is at `HOST:PORT`, or here for the one that runs with the file's data-dir")
 	fs.DurationVar(&f.timeout, "timeout", timeout, "how long replies are waited for")
 	f.output = addOutput(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -153,7 +153,7 @@ Exit code 0 when all have ended well, 43 when no instance runs or one did not re
 		Example: "  processor cancel orders.yaml\n  processor cancel orders.yaml --savepoint\n  processor cancel orders.yaml --savepoint=/var/lib/savepoints\n  processor cancel --admin 127.0.0.1:8080",
 	}
 	f.add(cmd, 2*time.Minute)
-	cmd.Flags().StringVar(&savepoint, "savepoint", "", "end with a savepoint in this `DIRECTORY` (--savepoint=DIRECTORY), or in state.savepoints.dir (--savepoint)")
+	cmd.Flags().StringVar(&savepoint, "savepoint", "", "end with a savepoint in this `DIRECTORY`, which all instances reach; without one, in their state.savepoints.dir")
 	cmd.Flags().Lookup("savepoint").NoOptDefVal = unsaid
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := placeOf(strings.TrimPrefix(savepoint, unsaid))

@@ -39,14 +39,14 @@ Exit code 0 only if that is verified, 1 if it is violated or no verdict was reac
 		Args:    exactArgs(),
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Dir, "dir", "", "new directory for all files (default: a temporary one, removed when all was well)")
-	f.StringSliceVar(&cfg.Brokers, "brokers", nil, "a real Kafka (default: a broker inside the demo); topics get names of this run")
+	f.StringVar(&cfg.Dir, "dir", "", "new `DIRECTORY` for all files (default: a temporary one, removed when all was well)")
+	f.StringSliceVar(&cfg.Brokers, "brokers", nil, "a real Kafka at these `HOST:PORT`s (default: a broker inside the demo); topics get names of this run")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "of the orders and the moments of the kills (default: drawn and printed)")
 	f.IntVar(&cfg.Rate, "rate", 12000, "orders per second")
 	f.IntVar(&cfg.Kills, "kills", 5, "how often the job gets kill -9")
 	f.DurationVar(&cfg.Duration, "duration", 40*time.Second, "how long orders flow")
 	f.BoolVar(&cfg.Plain, "plain", false, "lines instead of the view in place")
-	f.StringVar(&cfg.Sabotage, "sabotage", "", "plant this fault into the job")
+	f.StringVar(&cfg.Sabotage, "sabotage", "", "plant this `FAULT` into the job")
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cfg.Rate < 1 || cfg.Kills < 0 || cfg.Duration <= 0 {

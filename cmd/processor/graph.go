@@ -50,7 +50,7 @@ arrows into them.`,
 		Example: "  processor graph orders.yaml\n  processor graph orders.yaml --format mermaid\n  processor graph orders.yaml --format dot | dot -Tsvg > orders.svg",
 		Args:    exactArgs("FILE.yaml"),
 	}
-	cmd.Flags().StringArrayVar(&set, "set", nil, "path=value of a setting, as in run; may be repeated")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`PATH=VALUE` of a setting, as in run; may be repeated")
 	cmd.Flags().Var(&format, "format", "what the graph is drawn in")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		svc, err := load(cmd, args[0], set)

@@ -32,7 +32,7 @@ It is refused while the group has members. It shows what will be deleted, and as
 		Example: "  processor reset orders.yaml\n  processor reset orders.yaml --yes --output json",
 		Args:    exactArgs("FILE.yaml"),
 	}
-	cmd.Flags().StringArrayVar(&set, "set", nil, "path=value of a setting, as in run; may be repeated")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`PATH=VALUE` of a setting, as in run; may be repeated")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

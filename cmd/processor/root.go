@@ -55,7 +55,8 @@ First steps, with nothing installed:
   processor demo       a job, killed again and again, and an independent check of its result
   processor broker     a broker for trying things out
 
-Exit codes: 0 all well, 1 a check failed, 2 wrong usage; the others are in docs/exit-codes.md.`,
+Exit codes: 0 all well, 1 a check failed, 2 wrong usage, 3 a mistake in the service file; docs/exit-codes.md has the others.`,
+		Example:       "  processor demo\n  processor validate orders.yaml\n  processor run orders.yaml",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          unknownCommand,
@@ -69,6 +70,7 @@ Exit codes: 0 all well, 1 a check failed, 2 wrong usage; the others are in docs/
 		return fault.Stopf(fault.Usage, "%s (see %s --help)", message, cmd.CommandPath())
 	})
 	root.SetHelpCommand(newHelp(root))
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd, cmd.OutOrStdout()) })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	for _, c := range commands {
 		root.AddCommand(c())

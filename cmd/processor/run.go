@@ -40,11 +40,11 @@ type runFlags struct {
 
 func (f *runFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringArrayVar(&f.set, "set", nil, "path=value of a setting, over file and environment; may be repeated")
-	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
-	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.StringArrayVar(&f.set, "set", nil, "`PATH=VALUE` of a setting, over file and environment; may be repeated")
+	fs.StringVar(&f.logLevel, "log-level", "info", "least `LEVEL` that is logged: debug, info, warn or error")
+	fs.StringVar(&f.logFormat, "log-format", "text", "form of the log, `text|json`")
 	fs.BoolVar(&f.embedded, "embedded", false, "run a small broker inside this process instead of using kafka.brokers; its data lies in <data-dir>/broker")
-	fs.IntVar(&f.embeddedPort, "embedded-port", 9092, "port of the embedded broker on 127.0.0.1; 0 takes a free one")
+	fs.IntVar(&f.embeddedPort, "embedded-port", 9092, "`PORT` of the embedded broker on 127.0.0.1; 0 takes a free one")
 }
 
 func newRun() *cobra.Command {
@@ -64,7 +64,7 @@ another backend, parallelism or host if you like. The flag may stay: it is ignor
 the savepoint. All instances get the same flags.
 
 Settings come from the file, then from MILLWEIR_… variables, then from --set; docs/settings.md lists them.`,
-		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run fork.yaml --from /var/lib/savepoints/savepoint-orders-17-8a3c0f21be55d604\n  processor run orders.yaml --set checkpointing.interval=100ms",
+		Example: "  processor run orders.yaml\n  processor run orders.yaml --embedded\n  processor run fork.yaml --from savepoints/savepoint-orders-17-8a3c0f21be55d604\n  processor run orders.yaml --set checkpointing.interval=100ms",
 		Args:    exactArgs("FILE.yaml"),
 	}
 	f.add(cmd)

@@ -27,6 +27,7 @@ func newSavepoint() *cobra.Command {
 		Short:   "Take, list, inspect and dispose of savepoints",
 		Long: `A savepoint is the whole state of a service at one moment: complete, self-contained, independent of backend, parallelism and
 host, and never removed but by dispose. With several instances it has one part, a directory, for each of them.`,
+		Example: "  processor savepoint trigger orders.yaml\n  processor savepoint list orders.yaml",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
@@ -61,10 +62,10 @@ service goes on meanwhile. The command waits for the parts of all members of the
 
 Exit code 0 when the savepoint is complete, 43 when no instance runs, one did not reply, or a partition was on its way from one
 instance to another, else that of the first instance that failed.`,
-		Example: "  processor savepoint trigger orders.yaml\n  processor savepoint trigger orders.yaml --dir /var/lib/savepoints --output json",
+		Example: "  processor savepoint trigger orders.yaml\n  processor savepoint trigger orders.yaml --dir /var/lib/savepoints",
 	}
 	f.add(cmd, 2*time.Minute)
-	cmd.Flags().StringVar(&dir, "dir", "", "where to, a directory that all instances reach, in place of their state.savepoints.dir")
+	cmd.Flags().StringVar(&dir, "dir", "", "`DIRECTORY` to write to, which all instances reach, in place of their state.savepoints.dir")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		place, err := placeOf(dir)
 		if err != nil {
@@ -90,8 +91,8 @@ func newSavepointList() *cobra.Command {
 		Long:    `List the savepoints in a directory, newest first. The state is not read: inspect does.`,
 		Example: "  processor savepoint list orders.yaml\n  processor savepoint list --dir /var/lib/savepoints --output json",
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "the directory, in place of the file's state.savepoints.dir")
-	cmd.Flags().StringArrayVar(&set, "set", nil, "path=value of a setting of the file, as in run; may be repeated")
+	cmd.Flags().StringVar(&dir, "dir", "", "the `DIRECTORY`, in place of the file's state.savepoints.dir")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`PATH=VALUE` of a setting of the file, as in run; may be repeated")
 	output := addOutput(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 || len(args) == 0 && dir != "" {
@@ -223,7 +224,7 @@ func newSavepointInspect() *cobra.Command {
 		Short: "Show what is in a savepoint, and verify every checksum",
 		Long: `Show what is in a savepoint, given by its directory, and verify every checksum. Damage is exit code 22. Several directories are
 the parts of one savepoint: those of different requests are refused.`,
-		Example: "  processor savepoint inspect /var/lib/savepoints/savepoint-orders-12-0123456789abcdef",
+		Example: "  processor savepoint inspect savepoints/savepoint-orders-12-0123456789abcdef",
 		Args:    atLeastOne("SAVEPOINT..."),
 	}
 	output := addOutput(cmd)
@@ -333,7 +334,7 @@ func newSavepointDispose() *cobra.Command {
 that holds anything else, a link. A savepoint of several instances has several directories.
 
 On a terminal it asks; elsewhere it wants --yes.`,
-		Example: "  processor savepoint dispose /var/lib/savepoints/savepoint-orders-12-0123456789abcdef --yes",
+		Example: "  processor savepoint dispose savepoints/savepoint-orders-12-0123456789abcdef",
 		Args:    atLeastOne("SAVEPOINT..."),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")

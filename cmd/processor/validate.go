@@ -26,7 +26,7 @@ Exit code 0 when there is none, 3 otherwise.`,
 		Example: "  processor validate orders.yaml\n  processor validate orders.yaml --print",
 		Args:    exactArgs("FILE.yaml"),
 	}
-	cmd.Flags().StringArrayVar(&set, "set", nil, "path=value of a setting, as in run; may be repeated")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`PATH=VALUE` of a setting, as in run; may be repeated")
 	cmd.Flags().BoolVar(&print, "print", false, "print the effective settings, each with where it comes from, and the topology")
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

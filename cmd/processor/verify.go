@@ -28,22 +28,23 @@ consumer does, from their beginning to where they end now, and shares no code wi
 
 Exit code 0: verified. 1: violated, or no verdict for a reason without a code of its own.`,
 		Example: `  processor verify --input orders --output order-totals
-  processor verify --input orders --output order-totals --where status=paid --partial --group order-totals --report json
+  processor verify --input orders --output order-totals --where status=paid \
+    --partial --group order-totals --report json
   processor verify --input in --output out --format binary`,
 		Args: exactArgs(),
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Input, "input", "", "topic that the job reads; required")
-	f.StringVar(&cfg.Output, "output", "", "topic that the job writes; required")
-	brokersFlag(cmd, &cfg.Kafka.Brokers, []string{"localhost:9092"}, "brokers to start from; default also from KAFKA_BROKERS")
-	f.StringVar(&format, "format", string(verify.JSON), "json: objects; binary: int64 big-endian, the amount in the input's first 8 bytes, count and sum in the output's 16")
-	f.StringVar(&cfg.AmountField, "amount-field", "amount", "input: field that is summed")
-	f.StringVar(&cfg.CountField, "count-field", "orders", "output: field with the count")
-	f.StringVar(&cfg.SumField, "sum-field", "spent", "output: field with the sum")
-	f.StringVar(&cfg.KeyField, "key-field", "", "input: field that is the key (default: the record's key)")
-	f.StringVar(&where, "where", "", "input: only records with FIELD=VALUE count, as after a filter")
+	f.StringVar(&cfg.Input, "input", "", "`TOPIC` that the job reads; required")
+	f.StringVar(&cfg.Output, "output", "", "`TOPIC` that the job writes; required")
+	brokersFlag(cmd, &cfg.Kafka.Brokers, []string{"localhost:9092"}, "`HOST:PORT`s of brokers to start from; default also from KAFKA_BROKERS")
+	f.StringVar(&format, "format", string(verify.JSON), "`json|binary`. json: objects; binary: int64 big-endian, the amount in the input's first 8 bytes, count and sum in the output's 16")
+	f.StringVar(&cfg.AmountField, "amount-field", "amount", "input: `FIELD` that is summed")
+	f.StringVar(&cfg.CountField, "count-field", "orders", "output: `FIELD` with the count")
+	f.StringVar(&cfg.SumField, "sum-field", "spent", "output: `FIELD` with the sum")
+	f.StringVar(&cfg.KeyField, "key-field", "", "input: `FIELD` that is the key (default: the record's key)")
+	f.StringVar(&where, "where", "", "input: only records with `FIELD=VALUE` count, as after a filter")
 	f.BoolVar(&cfg.Partial, "partial", false, "the job still runs: a key's last outputs may be missing, and count as lag")
-	f.StringVar(&cfg.Group, "group", "", "consumer group whose committed lag is reported")
+	f.StringVar(&cfg.Group, "group", "", "consumer `GROUP` whose committed lag is reported")
 	f.IntVar(&cfg.KeyBudget, "keys-in-memory", 4<<20, "keys of one pass, up to 80 bytes each; more keys take more passes")
 	f.IntVar(&cfg.Examples, "examples", 5, "offending records shown of each kind")
 	report := new(outputFlag)

@@ -45,7 +45,7 @@ func readVersion() versionInfo {
 }
 
 func newVersion() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Tell the version, the commit and the Go release", Args: exactArgs()}
+	cmd := &cobra.Command{Use: "version", Short: "Tell the version, the commit and the Go release", Example: "  processor version\n  processor version --output json", Args: exactArgs()}
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		v := readVersion()
