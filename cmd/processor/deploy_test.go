@@ -100,7 +100,7 @@ func TestComposeNamesWhatExists(t *testing.T) {
 		}
 	}
 	require.Len(t, used, len(f.Volumes), "a volume is not used")
-	for _, name := range []string{"kafka", "processor", "prometheus"} {
+	for _, name := range []string{"kafka", "orders", "processor", "prometheus"} { // all but topics, which ends
 		h := f.Services[name].Healthcheck
 		require.Equal(t, "CMD", h.Test[0], name)
 		require.Positive(t, h.Retries, name)

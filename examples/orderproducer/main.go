@@ -1,5 +1,8 @@
 // Command orderproducer writes orders into a topic until SIGINT or SIGTERM: what examples/orders.yaml reads, keyed by
 // customer. Amounts are whole cents; nine of ten orders are paid.
+//
+// With -health FILE it touches the file while the brokers acknowledge orders; with -check 10s besides it only looks at the
+// file and exits with 0 when it was touched within that time, else with 1.
 package main
 
 import (
@@ -34,6 +37,8 @@ type options struct {
 	topic     string
 	rate      int // orders per second
 	customers int
+	health    string        // file that is touched while orders are acknowledged
+	check     time.Duration // only look whether it was touched within this time; 0 = produce
 }
 
 // most is what a rate may be: more than a single producer needs to show anything.
@@ -50,7 +55,11 @@ func main() {
 		return
 	}
 	n := 0
-	if err == nil {
+	switch {
+	case err != nil:
+	case o.check > 0:
+		err = (&pulse{file: o.health}).check(o.check, time.Now())
+	default:
 		n, err = produce(ctx, o)
 		fmt.Fprintf(os.Stderr, "orderproducer: %d orders written to %s\n", n, o.topic)
 	}
@@ -70,6 +79,8 @@ func parse(args []string, brokers string) (options, error) {
 	fs.StringVar(&o.topic, "topic", "orders", "topic to write to")
 	fs.IntVar(&o.rate, "rate", 1000, "orders per second")
 	fs.IntVar(&o.customers, "customers", 1000, "number of different customers")
+	fs.StringVar(&o.health, "health", "", "file to touch while the brokers acknowledge orders, at most once a second")
+	fs.DurationVar(&o.check, "check", 0, "write nothing: exit with 0 when the file of -health was touched within this time, else with 1")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -81,12 +92,20 @@ func parse(args []string, brokers string) (options, error) {
 		return o, fmt.Errorf("-rate %d: allowed are 1 to %d", o.rate, most)
 	case o.customers < 1:
 		return o, fmt.Errorf("-customers %d: at least 1", o.customers)
+	case o.check < 0 || o.check > 0 && o.check < 2*pulseEvery:
+		return o, fmt.Errorf("-check %s: at least %s, since the file is touched once a second", o.check, 2*pulseEvery)
+	case o.check > 0 && o.health == "":
+		return o, errors.New("-check needs -health: the file to look at")
 	}
 	return o, nil
 }
 
 // produce writes at the rate until ctx ends, and gives the number of orders that are in the topic.
 func produce(ctx context.Context, o options) (int, error) {
+	alive := &pulse{file: o.health}
+	if err := alive.start(); err != nil {
+		return 0, err
+	}
 	cl, err := kgo.NewClient(kgo.SeedBrokers(o.brokers...), kgo.DefaultProduceTopic(o.topic), kgo.ProducerLinger(5*time.Millisecond))
 	if err != nil {
 		return 0, err
@@ -118,8 +137,12 @@ func produce(ctx context.Context, o options) (int, error) {
 	// Records outlive ctx: what was handed to the client is written.
 	lasting := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
-		if _, err := result(); err != nil {
+		n, err := result()
+		if err != nil {
 			break
+		}
+		if err := alive.beat(n, time.Now()); err != nil {
+			return n, err
 		}
 		for due := int(time.Since(start).Seconds() * float64(o.rate)); sent < due; sent++ {
 			ord := draw(o.customers, fmt.Sprintf("o-%d-%d", run, sent))

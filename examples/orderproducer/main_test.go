@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -53,7 +54,7 @@ func TestOrdersAreWritten(t *testing.T) {
 }
 
 func TestWrongOptions(t *testing.T) {
-	for _, args := range [][]string{{"-rate", "0"}, {"-customers", "0"}, {"x"}} {
+	for _, args := range [][]string{{"-rate", "0"}, {"-customers", "0"}, {"x"}, {"-check", "10s"}, {"-check", "1s", "-health", "f"}, {"-check", "-1s", "-health", "f"}} {
 		_, err := parse(args, "")
 		require.Error(t, err, args)
 	}
@@ -70,11 +71,56 @@ func TestComposeStartsItAsItsCommandLineAllows(t *testing.T) {
 		Services map[string]struct {
 			Command     []string
 			Environment map[string]string
+			Healthcheck struct{ Test []string }
 		}
 	}
 	require.NoError(t, yaml.Unmarshal(text, &f))
 	s := f.Services["orders"]
 	o, err := parse(s.Command, s.Environment["KAFKA_BROKERS"])
 	require.NoError(t, err)
-	require.Equal(t, options{brokers: []string{"kafka:19092"}, topic: "orders", rate: 1000, customers: 1000}, o)
+	require.Equal(t, options{brokers: []string{"kafka:19092"}, topic: "orders", rate: 1000, customers: 1000, health: o.health}, o)
+	require.NotEmpty(t, o.health)
+
+	// The health check is this program, too, and looks at the same file.
+	require.Equal(t, []string{"CMD", "orderproducer"}, s.Healthcheck.Test[:2])
+	c, err := parse(s.Healthcheck.Test[2:], "")
+	require.NoError(t, err)
+	require.Equal(t, o.health, c.health)
+	require.Positive(t, c.check)
+}
+
+// The check is true: it fails before the first order is acknowledged, holds while orders are, and fails when brokers have
+// acknowledged nothing for as long as it says.
+func TestHealthFollowsWhatTheBrokersAcknowledge(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "health")
+	now := time.Now()
+	p := &pulse{file: file}
+	require.NoError(t, p.start())
+	require.NoError(t, p.beat(0, now))
+	require.ErrorContains(t, p.check(5*time.Second, now), "no order was acknowledged so far")
+	require.NoError(t, p.beat(7, now))
+	require.NoError(t, p.check(5*time.Second, now))
+	require.NoError(t, p.beat(7, now.Add(20*time.Second)))
+	require.ErrorContains(t, p.check(5*time.Second, now.Add(20*time.Second)), "no order was acknowledged for")
+	require.NoError(t, p.start(), "the next run begins without it")
+	require.Error(t, p.check(time.Hour, now))
+
+	b, err := embedded.Start(t.Context(), embedded.Config{Topics: []embedded.Topic{{Name: "orders", Partitions: 1}}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close()) }()
+	o, err := parse([]string{"-rate", "2000", "-health", file}, b.Addr())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := produce(ctx, o)
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return p.check(5*time.Second, time.Now()) == nil }, 10*time.Second, 10*time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+
+	o.health = filepath.Join(file, "no", "directory")
+	_, err = produce(t.Context(), o)
+	require.ErrorContains(t, err, "-health")
 }
