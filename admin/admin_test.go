@@ -287,6 +287,28 @@ func TestTheAddressIsKeptWhileItCounts(t *testing.T) {
 	require.ErrorContains(t, err, "does not hold an address")
 }
 
+// The file is a convenience: where it cannot be written, for lack of room say, the listener says so and listens. What a killed
+// process has left there goes, for its address may be somebody else's by now.
+func TestAnAddressThatCannotBeKeptIsAWarning(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, AddressFile)
+	require.NoError(t, os.WriteFile(file, []byte("127.0.0.1:1\n"), 0o600))
+	require.NoError(t, os.MkdirAll(filepath.Join(file+".tmp", "in the way"), 0o700))
+	var log bytes.Buffer
+	s, err := Start(Config{Listen: "127.0.0.1:0", AddressFile: file, Logger: slog.New(slog.NewTextHandler(&log, nil))}, &fake{})
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
+	require.Contains(t, log.String(), "--admin "+s.Addr())
+	_, err = Client{Address: s.Addr()}.TriggerCheckpoint(t.Context())
+	require.NoError(t, err)
+	require.NoFileExists(t, file)
+	_, err = ReadAddress(dir)
+	require.Equal(t, fault.Unreachable, fault.CodeOf(err))
+	require.ErrorContains(t, err, "--admin HOST:PORT")
+	require.NoError(t, os.RemoveAll(file+".tmp"))
+	require.NoError(t, s.Close())
+}
+
 func TestCloseWaitsForAnswersButNotForEver(t *testing.T) {
 	f := &fake{hold: make(chan struct{})}
 	s, err := Start(Config{Listen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}, f)

@@ -43,7 +43,7 @@ type Config struct {
 	Listen string
 	// Token must come with every request but /livez and /readyz, as a Bearer token. "" = none is wanted.
 	Token string
-	// AddressFile gets the address, and is removed by Close. "" = none.
+	// AddressFile gets the address, and is removed by Close; one that cannot be written is a warning. "" = none.
 	AddressFile string
 	// Logger gets what is worth knowing; nil means slog.Default().
 	Logger *slog.Logger
@@ -73,7 +73,7 @@ func Start(cfg Config, svc Service) (*Server, error) {
 	s := &Server{addr: l.Addr().String(), file: cfg.AddressFile, done: make(chan struct{})}
 	if s.file != "" {
 		if err := writeAddress(s.file, s.addr); err != nil {
-			return nil, errors.Join(fault.Stopf(fault.CheckpointDir, "keep the admin address: %w", err), l.Close())
+			cfg.Logger.Warn("the address of the admin listener is not kept: `--admin here` does not find it, --admin "+s.addr+" does", "file", s.file, "error", err)
 		}
 	}
 	base, stop := context.WithCancel(context.Background())
@@ -136,19 +136,29 @@ func (s *Server) Close() error {
 	if s.file != "" {
 		// Another process may have written it since: one that starts while this one ends.
 		if b, rerr := os.ReadFile(s.file); rerr == nil && strings.TrimSpace(string(b)) == s.addr {
-			err = errors.Join(err, os.Remove(s.file))
+			_ = os.Remove(s.file) // what stays names an address that does not answer, as that of a killed process does
 		}
 	}
 	return err
 }
 
-// writeAddress writes the file whole or not at all. It needs no fsync: after a loss of power nobody listens.
+// writeAddress writes the file whole or not at all, and then none is left of a process that was killed: its address may be
+// another's by now. It needs no fsync: after a loss of power nobody listens.
 func writeAddress(file, addr string) error {
 	tmp := file + ".tmp"
-	if err := os.WriteFile(tmp, []byte(addr+"\n"), 0o644); err != nil {
-		return err
+	err := os.WriteFile(tmp, []byte(addr+"\n"), 0o644)
+	if err == nil {
+		err = os.Rename(tmp, file)
 	}
-	return os.Rename(tmp, file)
+	if err == nil {
+		return nil
+	}
+	for _, name := range []string{tmp, file} {
+		if rerr := os.Remove(name); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return err
 }
 
 // ReadAddress gives the address of the instance that runs with a data directory. A file that a killed process has left
@@ -157,7 +167,7 @@ func ReadAddress(dataDir string) (string, error) {
 	file := filepath.Join(dataDir, AddressFile)
 	b, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", fault.Stopf(fault.Unreachable, "no instance runs with data-dir %s, or its admin listener is off: there is no %s", dataDir, AddressFile)
+		return "", fault.Stopf(fault.Unreachable, "no instance runs with data-dir %s, or its admin listener is off: there is no %s (when it could not be written, the log of the instance names the address: --admin HOST:PORT)", dataDir, AddressFile)
 	}
 	if err != nil {
 		return "", fault.Stopf(fault.CheckpointDir, "admin address: %w", err)

@@ -25,11 +25,11 @@ type dataDir struct {
 // openDataDir creates the directory if need be and locks it. The lock dies with the process, also with kill -9.
 func openDataDir(path string) (*dataDir, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "data directory %s: %w", path, err)
+		return nil, dataDirFault(path, "make it", err)
 	}
 	f, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "data directory %s: %w", path, err)
+		return nil, dataDirFault(path, "make the lock that keeps other processes out", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
@@ -39,6 +39,14 @@ func openDataDir(path string) (*dataDir, error) {
 		return nil, fault.Stopf(fault.CheckpointDir, "lock data directory %s: %w", path, err)
 	}
 	return &dataDir{path: path, lock: f}, nil
+}
+
+// dataDirFault says what cannot be done without, and whether it is for lack of room.
+func dataDirFault(path, what string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fault.Stopf(fault.CheckpointDir, "data directory %s is full, make room: %s: %w", path, what, err)
+	}
+	return fault.Stopf(fault.CheckpointDir, "data directory %s: %s: %w", path, what, err)
 }
 
 func (d *dataDir) close() error { return d.lock.Close() }
@@ -63,7 +71,7 @@ func (d *dataDir) instanceID() (string, error) {
 	}
 	id := "i-" + hex.EncodeToString(raw[:])
 	if err := writeDurably(file, []byte(id+"\n")); err != nil {
-		return "", fault.Stopf(fault.CheckpointDir, "keep the instance id: %w", err)
+		return "", dataDirFault(d.path, "keep the instance id for the next start (instance.id sets one)", err)
 	}
 	return id, nil
 }
