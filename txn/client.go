@@ -144,6 +144,9 @@ func (c *client) produceOne(ctx context.Context, rec *kgo.Record, promise func(*
 
 // failure gives the error of the first promise that failed, classed, or nil.
 func (c *client) failure() error {
+	if err := c.limits.cuts.err(); err != nil {
+		return err
+	}
 	f := c.first.Load()
 	if f == nil {
 		return nil

@@ -172,6 +172,7 @@ func (c Config) produceOpts(l *limits) []kgo.Opt {
 		kgo.ProducerLinger(c.Linger),
 		kgo.ProducerBatchMaxBytesFn(l.batch),
 		kgo.BrokerMaxWriteBytes(l.request),
+		kgo.WithHooks(l.cuts),
 		kgo.MaxBufferedRecords(c.MaxBufferedRecords),
 		kgo.MaxBufferedBytes(c.MaxBufferedBytes),
 		kgo.RequiredAcks(kgo.AllISRAcks()),

@@ -161,6 +161,7 @@ func (m *Manager) initSlot(ctx context.Context, slot int) error {
 		return err
 	}
 	m.clients[slot] = newClient(slot, id, cl, l)
+	l.cuts.watch(cl)
 	if _, _, err := cl.ProducerID(ctx); err != nil {
 		return kafka.Classify(err, "InitProducerID")
 	}
@@ -193,7 +194,7 @@ func (m *Manager) closeClient(slot int) {
 		return
 	}
 	c.aborting.Store(true)
-	c.cl.Close()
+	c.limits.cuts.close(c.cl)
 	if m.open == c {
 		m.setGate(nil)
 	}
@@ -233,6 +234,9 @@ func (m *Manager) flush(j *job, c *client) Event {
 			m.marker = false // deleted: the next Init makes it again
 		}
 		j.noteCause(c.failure())
+		if c.limits.cuts.err() != nil {
+			f = &failure{err: errCut} // the client was closed
+		}
 		return Event{Kind: EvFlushed, Failed: failed, Answer: f.answer(c.limits)}
 	}
 	return Event{Kind: EvFlushed, Acked: c.produced.Load() - failed, Answer: j.answer(err)}

@@ -22,13 +22,14 @@ const (
 type limits struct {
 	cfg     Config
 	request int32
+	cuts    *cuts
 
 	mu    sync.Mutex
 	asked map[string]int32 // under mu: what kgo was told, by topic
 }
 
 func (c Config) newLimits() *limits {
-	return &limits{cfg: c, request: c.requestMaxBytes(), asked: make(map[string]int32)}
+	return &limits{cfg: c, request: c.requestMaxBytes(), cuts: newCuts(), asked: make(map[string]int32)}
 }
 
 // batch gives the largest batch for a topic, and notes it.
@@ -40,9 +41,9 @@ func (l *limits) batch(topic string) int32 {
 	return most
 }
 
-// outdated says that other limits hold now.
+// outdated says that other limits hold now, or may.
 func (l *limits) outdated() bool {
-	if l.request != l.cfg.requestMaxBytes() {
+	if l.request != l.cfg.requestMaxBytes() || l.cuts.err() != nil {
 		return true
 	}
 	l.mu.Lock()

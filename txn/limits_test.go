@@ -2,7 +2,9 @@ package txn
 
 import (
 	"context"
+	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // BatchSize is the size on the wire, to the byte.
@@ -79,6 +82,53 @@ type committer interface {
 	ProduceBatch(ctx context.Context, recs []kgo.Record) error
 	Seal(ctx context.Context, id element.CheckpointID) error
 	Abort(ctx context.Context) error
+}
+
+// The brokers take smaller requests than before, which they only show by ending the connection.
+func TestALoweredLimitOfRequestsIsReadAnew(t *testing.T) {
+	for _, kind := range []string{"manager", "plain"} {
+		t.Run(kind, func(t *testing.T) {
+			e := newEnv(t)
+			most := atomic.Int32{}
+			cfg := e.config()
+			cfg.RequestMaxBytes = most.Load
+			var c committer
+			if kind == "plain" {
+				c = e.plain(func(c *Config) { *c = cfg })
+			} else {
+				c = e.manager(func(c *Config) { *c = cfg })
+			}
+			const small = 40_000
+			e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Before: func(r kmsg.Request) error {
+				if n := len(r.AppendTo(nil)); n > small {
+					return io.ErrUnexpectedEOF
+				}
+				return nil
+			}})
+			try := func(id element.CheckpointID) error {
+				var recs []kgo.Record
+				for i := range 200 {
+					recs = append(recs, kgo.Record{Topic: e.out, Partition: int32(i % 4), Value: make([]byte, 1000)})
+				}
+				if err := c.ProduceBatch(e.ctx, recs); err != nil {
+					return err
+				}
+				return c.Seal(e.ctx, id)
+			}
+			began := time.Now()
+			err := try(1)
+			require.ErrorIs(t, err, errCut)
+			require.Equal(t, fault.Restart, fault.RecoveryOf(err))
+			_ = c.Abort(e.ctx)
+			require.Less(t, time.Since(began), 10*time.Second)
+			most.Store(small)
+			for id := range element.CheckpointID(DefaultSlots) {
+				require.NoError(t, c.Init(e.ctx))
+				require.NoError(t, try(id+2))
+				require.NoError(t, c.Abort(e.ctx))
+			}
+		})
+	}
 }
 
 // A topic's limit is lowered under a client that makes batches for the old one. As long as each record fits, a new attempt

@@ -144,6 +144,7 @@ func (p *Plain) Init(ctx context.Context) error {
 		return kafka.Classify(err, "InitProducerID")
 	}
 	p.endOwn(ctx, cl)
+	l.cuts.watch(cl)
 	failpoint.Hit(failpoint.InitAfter)
 	p.mu.Lock()
 	p.cl = &plainClient{Client: cl, limits: l}
@@ -227,6 +228,9 @@ func (p *Plain) enter(n int64) (*wave, error) {
 
 // failure gives the error of the first record that failed, classed, or nil.
 func (c *plainClient) failure() error {
+	if err := c.limits.cuts.err(); err != nil {
+		return err
+	}
 	f := c.first.Load()
 	if f == nil {
 		return nil
@@ -349,7 +353,7 @@ func (p *Plain) drop() {
 	for _, o := range append(waves, w) {
 		o.dropped.Store(true)
 	}
-	cl.Close() // lets out producers that wait for room
+	cl.limits.cuts.close(cl.Client) // lets out producers that wait for room
 	w.release(1)
 	p.stats.Records += w.produced.Load()
 	if p.stats.Records > 0 {
