@@ -132,7 +132,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestC43_TheSameRulesOnAllWaysIn(t *testing.T) {
 	for value, want := range map[string]string{
-		"30": "is not a duration: it has no unit; write it as 500ms, 10s, 1m or 1h30m", "0s": "zero is not possible here: at least 10ms",
+		"30": "is not a duration: it has no unit; write it as 500ms, 10s, 1m or 1h30m", "0s": "zero is not possible here: from 10ms to 1h, or disabled",
 		"-5s": "it must not be negative", "1d": `unknown unit "d", the units are ms, s, m, h`, "10 s": "it has a space", "": "a value is required",
 		"~": "", "Disabled": "is not a duration", "5ms": "is out of range: from 10ms to 1h",
 	} {

@@ -82,7 +82,7 @@ func integerOrUnlimited(field func(*Service) *int) reader {
 			*field(s) = -1
 			return []string{unlimited}, true
 		}
-		return integer(field)(n, set, s)
+		return integer(field)(n.Or(unlimited), set, s)
 	}
 }
 
@@ -96,7 +96,8 @@ func fraction(field func(*Service) *float64) reader {
 		}
 		v, err := strconv.ParseFloat(text, 64)
 		if err != nil || !decimal.MatchString(text) {
-			n.Errorf("expected a number such as 1.5, found %s", n.Shown())
+			r, _ := rules.Of(set.Path)
+			n.Errorf("expected a number such as 0.5 or 2, from %v to %v, found %s", r.Min, r.Max, n.Shown())
 			return nil, false
 		}
 		if mistake := rules.Check(set.Path, v); mistake != "" {
@@ -203,7 +204,7 @@ func interval(n *yamlx.Node, set *Setting, s *Service) ([]string, bool) {
 		s.Checkpointing.Disabled, s.Checkpointing.Interval = true, 0
 		return []string{disabled}, true
 	}
-	texts, ok := duration(func(s *Service) *time.Duration { return &s.Checkpointing.Interval })(n, set, s)
+	texts, ok := duration(func(s *Service) *time.Duration { return &s.Checkpointing.Interval })(n.Or(disabled), set, s)
 	if ok {
 		s.Checkpointing.Disabled = false
 	}

@@ -122,7 +122,6 @@ func (c Config) checkFigures(ms *mistakes) {
 		{"state.backend.memory-limit", float64(c.MemoryLimit)},
 		{"state.checkpoints.num-retained", float64(c.RetainedCheckpoints)},
 		{"state.uncommitted-limit", float64(c.UncommittedLimit)},
-		{"transaction.timeout", rules.MillisOf(c.TransactionTimeout)},
 		{"group.session-timeout", rules.MillisOf(c.SessionTimeout)},
 		{"sink.hold-back-limit", float64(c.HoldBackLimit)},
 		{"shutdown.timeout", rules.MillisOf(c.ShutdownTimeout)},
@@ -131,6 +130,27 @@ func (c Config) checkFigures(ms *mistakes) {
 			ms.add(f.setting, "%s", text)
 		}
 	}
+	c.checkTransactionTimeout(ms)
+}
+
+// checkTransactionTimeout checks the range of the timeout, which has no effect without transactions. One that is derived says
+// from what.
+func (c Config) checkTransactionTimeout(ms *mistakes) {
+	const setting = "transaction.timeout"
+	text := rules.Check(setting, rules.MillisOf(c.TransactionTimeout))
+	switch {
+	case text == "" || c.loose():
+	case c.TransactionTimeout == minTransactionTimeout(c.Interval, c.MinPause, c.CheckpointTimeout):
+		ms.add(setting, "%s; it is %s", text, c.transactionParts())
+	default:
+		ms.add(setting, "%s", text)
+	}
+}
+
+// transactionParts says what the least transaction timeout is made of.
+func (c Config) transactionParts() string {
+	return fmt.Sprintf("the larger of checkpointing.interval (%s) and checkpointing.min-pause (%s), plus checkpointing.timeout (%s), plus %s",
+		rules.Duration(c.Interval), rules.Duration(c.MinPause), rules.Duration(c.CheckpointTimeout), rules.Duration(transactionReserve))
 }
 
 // checkTogether checks what excludes each other, with both values in the message. Without checkpoints none of it has an
@@ -152,8 +172,7 @@ func (c Config) checkTogether(ms *mistakes) {
 		ms.add("checkpointing.min-pause", "%s excludes checkpointing.max-concurrent %d: a pause between checkpoints means one at a time; set max-concurrent to 1, or min-pause to 0s", rules.Duration(c.MinPause), c.MaxConcurrent)
 	}
 	if least := minTransactionTimeout(c.Interval, c.MinPause, c.CheckpointTimeout); c.Mode == ExactlyOnce && c.TransactionTimeout < least {
-		ms.add("transaction.timeout", "%s is too short: the larger of checkpointing.interval (%s) and checkpointing.min-pause (%s), plus checkpointing.timeout (%s), plus %s needs at least %s",
-			rules.Duration(c.TransactionTimeout), rules.Duration(c.Interval), rules.Duration(c.MinPause), rules.Duration(c.CheckpointTimeout), rules.Duration(transactionReserve), rules.Duration(least))
+		ms.add("transaction.timeout", "%s is too short: %s needs at least %s", rules.Duration(c.TransactionTimeout), c.transactionParts(), rules.Duration(least))
 	}
 }
 

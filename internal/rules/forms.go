@@ -25,7 +25,7 @@ func Broker(s string) string {
 		return "is not host:port, for example localhost:9092"
 	}
 	if p, err := strconv.ParseUint(port, 10, 16); err != nil || p == 0 {
-		return "has no port from 1 to 65535"
+		return "has no port from 1 to 65535; write host:port, for example localhost:9092"
 	}
 	if strings.ContainsAny(host, "/@ ") {
 		return "is not host:port, for example localhost:9092"
@@ -46,7 +46,7 @@ func Listen(s string) string {
 		return "is not host:port, for example 127.0.0.1:8080, nor off"
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return "has no port from 0 to 65535"
+		return "has no port from 0 to 65535; write host:port, for example 127.0.0.1:8080, or off"
 	}
 	return ""
 }
@@ -61,12 +61,14 @@ func Token(s string) string {
 	return ""
 }
 
+const notPath = "is not a path of a directory on this machine"
+
 // Dir gives what keeps a text from being a directory, written as a path or as a file URL.
 func Dir(s string) string {
 	scheme, _, isURL := strings.Cut(s, "://")
 	switch {
 	case strings.ContainsRune(s, 0):
-		return "is not a path"
+		return notPath
 	case !isURL:
 		return ""
 	case scheme != "file":
@@ -93,7 +95,7 @@ func DirOf(s string) string {
 // Path gives what keeps a text from being a path.
 func Path(s string) string {
 	if strings.ContainsRune(s, 0) || strings.Contains(s, "://") {
-		return "is not a path"
+		return notPath
 	}
 	return ""
 }

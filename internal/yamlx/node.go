@@ -12,12 +12,28 @@ type Node struct {
 	tree *tree
 	path string
 	ps   *Problems
+	word string // besides numbers, see Or
+}
+
+// Or gives the node for the reading of a number where a word is possible, too: messages name it.
+func (n *Node) Or(word string) *Node {
+	twin := *n
+	twin.word = word
+	return &twin
+}
+
+// orWord ends the list of what is allowed.
+func (n *Node) orWord() string {
+	if n.word == "" {
+		return ""
+	}
+	return ", or " + n.word
 }
 
 // Literal makes a node from a text that came another way than by a file, so that the same readings and messages serve
 // all ways in. The text is taken as it is: no variables are replaced in it.
 func Literal(origin, path, text string, ps *Problems) *Node {
-	return &Node{&tree{kind: scalar, text: text, raw: text, plain: false, pos: Pos{File: origin}, nodes: 1}, path, ps}
+	return &Node{tree: &tree{kind: scalar, text: text, raw: text, plain: false, pos: Pos{File: origin}, nodes: 1}, path: path, ps: ps}
 }
 
 // Pos is where the value stands.
@@ -69,7 +85,7 @@ func (n *Node) want(k kind, example string) bool {
 func (n *Node) noValue() {
 	switch n.tree.raw {
 	case "", "~":
-		n.Errorf("a value is required, found nothing; leave the key out to get its default")
+		n.Errorf("a value is required, found nothing; a key that has a default may be left out")
 	default:
 		n.Errorf(`a value is required, found %s; write "%s" in quotes if the text is meant`, n.tree.raw, n.tree.raw)
 	}
@@ -91,7 +107,7 @@ func (n *Node) Entries() []Entry {
 	for i, k := range n.tree.keys {
 		path := join(n.path, k.text)
 		key := &tree{kind: scalar, text: k.text, raw: k.text, pos: k.pos, nodes: 1}
-		out[i] = Entry{k.text, &Node{key, path, n.ps}, &Node{n.tree.vals[i], path, n.ps}}
+		out[i] = Entry{k.text, &Node{tree: key, path: path, ps: n.ps}, &Node{tree: n.tree.vals[i], path: path, ps: n.ps}}
 	}
 	return out
 }
@@ -103,7 +119,7 @@ func (n *Node) List() []*Node {
 	}
 	out := make([]*Node, len(n.tree.vals))
 	for i, v := range n.tree.vals {
-		out[i] = &Node{v, n.path + "[" + strconv.Itoa(i) + "]", n.ps}
+		out[i] = &Node{tree: v, path: n.path + "[" + strconv.Itoa(i) + "]", ps: n.ps}
 	}
 	return out
 }
@@ -174,7 +190,7 @@ func (n *Node) At(path ...string) *Node {
 		if i < 0 {
 			return nil
 		}
-		n = &Node{n.tree.vals[i], join(n.path, key), n.ps}
+		n = &Node{tree: n.tree.vals[i], path: join(n.path, key), ps: n.ps}
 	}
 	return n
 }

@@ -1,6 +1,7 @@
 package yamlx
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -54,18 +55,22 @@ func (n *Node) Int(min, max int64) (int64, bool) {
 	}
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || strconv.FormatInt(v, 10) != text {
-		n.Errorf("expected a whole number such as %d, found %s", max3(min, 3, max), n.Shown())
+		n.Errorf("expected a whole number %s%s, found %s", intRange(min, max), n.orWord(), n.Shown())
 		return 0, false
 	}
 	if v < min || v > max {
-		n.Errorf("%s is out of range: from %d to %d", n.Shown(), min, max)
+		n.Errorf("%s is out of range: %s%s", n.Shown(), intRange(min, max), n.orWord())
 		return 0, false
 	}
 	return v, true
 }
 
-// max3 puts an example into the range that is asked for.
-func max3(lo, example, hi int64) int64 { return min(max(lo, example), hi) }
+func intRange(min, max int64) string {
+	if max == math.MaxInt64 {
+		return fmt.Sprintf("from %d", min)
+	}
+	return fmt.Sprintf("from %d to %d", min, max)
+}
 
 // Enum reads one of the allowed words, exactly as listed.
 func (n *Node) Enum(allowed ...string) (string, bool) {
@@ -110,7 +115,7 @@ func (n *Node) Elements() ([]*Node, bool) {
 			n.Errorf("an element of %s is empty", n.Shown())
 			return nil, false
 		}
-		out[i] = &Node{&t, n.path, n.ps}
+		out[i] = &Node{tree: &t, path: n.path, ps: n.ps}
 	}
 	return out, true
 }
@@ -130,20 +135,20 @@ func (n *Node) Duration(min, max time.Duration) (time.Duration, bool) {
 	if !ok {
 		return 0, false
 	}
-	d, mistake := parseDuration(text)
-	switch {
-	case mistake != "":
-		n.Errorf("%s is not a duration: %s; %s", n.Shown(), mistake, durationExample)
-		return 0, false
-	case d == 0 && min > 0:
-		n.Errorf("zero is not possible here: at least %s", FormatDuration(min))
-		return 0, false
-	}
 	if max == 0 {
 		max = MaxDuration
 	}
-	if d < min || d > max {
-		n.Errorf("%s is out of range: from %s to %s", n.Shown(), FormatDuration(min), FormatDuration(max))
+	allowed := "from " + FormatDuration(min) + " to " + FormatDuration(max) + n.orWord()
+	d, mistake := parseDuration(text)
+	switch {
+	case mistake != "":
+		n.Errorf("%s is not a duration: %s; %s, %s", n.Shown(), mistake, durationExample, allowed)
+		return 0, false
+	case d == 0 && min > 0:
+		n.Errorf("zero is not possible here: %s", allowed)
+		return 0, false
+	case d < min || d > max:
+		n.Errorf("%s is out of range: %s", n.Shown(), allowed)
 		return 0, false
 	}
 	return d, true
@@ -233,7 +238,7 @@ func (n *Node) Size(min, max int64) (int64, bool) {
 	}
 	v, good := parseSize(text)
 	if !good {
-		n.Errorf("%s is not a size; write it as 20kb, 64mb or 1gb", n.Shown())
+		n.Errorf("%s is not a size; write it as 20kb, 64mb or 1gb, from %s to %s", n.Shown(), FormatSize(min), FormatSize(max))
 		return 0, false
 	}
 	if v < min || v > max {

@@ -212,7 +212,7 @@ func TestC43_Durations(t *testing.T) {
 	n, ps := parse(t, "a: 0s\n", env())
 	_, ok := n.At("a").Duration(time.Millisecond, 0)
 	require.False(t, ok)
-	require.Equal(t, "f.yaml:1:4: a: zero is not possible here: at least 1ms", ps.Error())
+	require.Equal(t, "f.yaml:1:4: a: zero is not possible here: from 1ms to 8760h", ps.Error())
 }
 
 func TestSizes(t *testing.T) {
