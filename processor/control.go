@@ -29,6 +29,7 @@ const (
 	maxControlRecord = 256 << 10
 	maxControlRuns   = 8
 	// controlLate is how much older than its own patience a command may be when it is read. Who asked has given up then.
+	// The age is that of fetchTimes, no clock of another machine is asked.
 	controlLate = time.Minute
 	// controlOpen bounds the wait for the topic at the start; the rest happens beside the work.
 	controlOpen = 5 * time.Second
@@ -78,8 +79,9 @@ type Reply struct {
 func ControlTopic(application string) string { return application + controlSuffix }
 
 func ensureControlTopic(ctx context.Context, cl *kgo.Client, application string) error {
-	policy := "delete"
-	_, err := kafka.EnsureTopic(ctx, cl, ControlTopic(application), 1, map[string]*string{"cleanup.policy": &policy, "retention.ms": &controlRetention})
+	// The brokers' time: a sender with a clock of its own is neither refused, nor are its commands deleted too early.
+	policy, clock := "delete", "LogAppendTime"
+	_, err := kafka.EnsureTopic(ctx, cl, ControlTopic(application), 1, map[string]*string{"cleanup.policy": &policy, "retention.ms": &controlRetention, "message.timestamp.type": &clock})
 	return err
 }
 
@@ -95,17 +97,19 @@ type control struct {
 	work  context.Context // of the commands
 	kill  context.CancelFunc
 	runs  sync.WaitGroup
+	fresh freshness // of the reading
 	slot  chan struct{}
 }
 
 // openControl begins to look for the end of the control topic.
 func (s *service) openControl(context.Context) error {
-	cl, err := kafka.NewClient(s.kafka(), kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(1<<20), kgo.FetchMaxPartitionBytes(1<<20),
+	fetches := &fetchTimes{}
+	cl, err := kafka.NewClient(s.kafka(), kgo.WithHooks(fetches), kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(1<<20), kgo.FetchMaxPartitionBytes(1<<20),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.ProducerBatchMaxBytes(maxControlRecord+1024), kgo.DisableIdempotentWrite())
 	if err != nil {
 		return fmt.Errorf("client of the control topic: %w", err)
 	}
-	c := &control{s: s, cl: cl, tried: make(chan struct{}), done: make(chan struct{}), slot: make(chan struct{}, maxControlRuns)}
+	c := &control{s: s, cl: cl, fresh: freshness{fetches: fetches}, tried: make(chan struct{}), done: make(chan struct{}), slot: make(chan struct{}, maxControlRuns)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.work, c.kill = context.WithCancel(context.Background())
 	s.ops.control = c
@@ -137,8 +141,10 @@ func (c *control) close() {
 	c.cl.Close()
 }
 
-// end creates the topic unless it is there, and gives its end.
+// end creates the topic unless it is there, and gives its end, from which it is read.
 func (c *control) end(ctx context.Context) (int64, error) {
+	c.fresh = freshness{fetches: c.fresh.fetches}
+	c.fresh.fetches.begin(time.Now())
 	topic := ControlTopic(c.s.plan.Application)
 	if err := ensureControlTopic(ctx, c.cl, c.s.plan.Application); err != nil {
 		return 0, err
@@ -172,7 +178,10 @@ func (c *control) run() {
 		if c.ctx.Err() != nil || fetches.IsClientClosed() {
 			return
 		}
-		fetches.EachRecord(func(r *kgo.Record) { c.take(r) })
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			c.fresh.next(p.FetchPartition)
+			p.EachRecord(func(r *kgo.Record) { c.take(r, longest(c.fresh.since, time.Now())) })
+		})
 		failed := false
 		fetches.EachError(func(_ string, _ int32, err error) { failed = true; c.failed(topic, err) })
 		if failed && sleep(c.ctx, controlRetry) != nil {
@@ -192,8 +201,8 @@ func (c *control) failed(topic string, err error) {
 	c.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(at)}})
 }
 
-// take begins what a record asks for.
-func (c *control) take(r *kgo.Record) {
+// take begins what a record asks for, that is at most so old.
+func (c *control) take(r *kgo.Record, age time.Duration) {
 	var rec controlRecord
 	if len(r.Value) > maxControlRecord || json.Unmarshal(r.Value, &rec) != nil || rec.Version != controlVersion {
 		c.s.log.Warn("a record of the control topic is no command of this version, and is passed over", "topic", r.Topic, "offset", r.Offset)
@@ -203,8 +212,9 @@ func (c *control) take(r *kgo.Record) {
 		return
 	}
 	patience := time.Duration(rec.Patience) * time.Millisecond
-	if age := time.Since(r.Timestamp); age > patience+controlLate {
-		c.s.log.Warn("a command was read too late, and is passed over", "command", string(rec.Command), "request", rec.Request, "age", age.Round(time.Second))
+	if age > patience+controlLate {
+		c.s.log.Warn("a command may be older than who gave it waits, and is passed over: this instance could not read the control topic for a while",
+			"command", string(rec.Command), "request", rec.Request, "for", age.Round(time.Second), "patience", patience)
 		return
 	}
 	c.s.log.Info("command to all instances", "command", string(rec.Command), "request", rec.Request)
