@@ -30,7 +30,7 @@ func TestCheckRefusesWithBothValues(t *testing.T) {
 		`admin.listen: "8080" is not host:port, for example 127.0.0.1:8080, nor off`:                             func(c *Config) { c.AdminListen = "8080" },
 		`admin.token: the value is no token: 16 to 256 printable characters without blanks`:                      func(c *Config) { c.AdminToken = "secret" },
 		`kafka.brokers: "h" is not host:port, for example localhost:9092`:                                        func(c *Config) { c.Brokers = []string{"h"} },
-		`data-dir: "s3://x" is not a path`:                                                                       func(c *Config) { c.DataDir, c.CheckpointsDir, c.LocalDirs = "s3://x", "c", []string{"l"} },
+		`data-dir: "s3://x" is not a path of a directory on this machine`:                                        func(c *Config) { c.DataDir, c.CheckpointsDir, c.LocalDirs = "s3://x", "c", []string{"l"} },
 		`state.local.root-dirs: "/a/" is named twice`:                                                            func(c *Config) { c.LocalDirs = []string{"/a", "/b", "/a/"} },
 		`instance.id: "a/b" is not a name: 1 to 128 letters, digits, dots, underscores or hyphens`:               func(c *Config) { c.InstanceID = "a/b" },
 		`state.backend: unknown value "heap"; allowed: badger, memory`:                                           func(c *Config) { c.Backend = "heap" },
