@@ -118,6 +118,9 @@ func (a *attempt) run() error {
 	a.r.live(Running, a.number, nil)
 	a.r.running.Store(a)
 	a.mergeAtStart()
+	if a.r.granted.Load() {
+		a.seeToClaim()
+	}
 	return a.loop()
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
@@ -22,8 +23,7 @@ const (
 )
 
 // afterImport is called after each checkpoint. The first one after an import shows others what this instance has begun, so
-// it is the moment to see whether they share its checkpoint directory. And from then on it is seen after a savepoint that was
-// claimed: in the instance that has the first source's first partition, of all that take part in it.
+// it is the moment to see whether they share its checkpoint directory.
 func (a *attempt) afterImport() {
 	a.r.granted.Store(true)
 	if a.imports {
@@ -35,15 +35,22 @@ func (a *attempt) afterImport() {
 			}
 		})
 	}
+	a.seeToClaim()
+}
+
+// seeToClaim sees after a savepoint that was claimed, from the first commit on and in every attempt: in the instance that has
+// the first source's first partition, of all that take part in it.
+func (a *attempt) seeToClaim() {
 	first := element.TaskID{Source: a.r.plan.Sources[0].Name}
 	if !a.r.cfg.From.Claim || a.r.claimed || a.claiming || a.tasks[first] == nil {
 		return
 	}
 	a.claiming = true
+	origin := slices.Clone(a.origin)
 	a.spawn(func() {
 		for wait := claimInterval; ; wait = min(2*wait, mostClaimInterval) {
 			var gone []string
-			done, err := a.claim(a.ctx, &gone)
+			done, err := a.claim(a.ctx, origin, &gone)
 			if a.ctx.Err() != nil {
 				return
 			}
@@ -65,9 +72,11 @@ func (a *attempt) afterImport() {
 
 // claim disposes of the savepoint when everything that it holds of the plan has a checkpoint of the application, whichever
 // instance it runs in. It adds what it removed to gone; done is false while something still needs it. After an error nothing
-// is tried again: what is left is for a person to look at.
-func (a *attempt) claim(ctx context.Context, gone *[]string) (done bool, err error) {
+// is tried again: what is left is for a person to look at. A directory of the origin without metadata is one that a process
+// was killed in the middle of disposing of: when it began, nothing needed it.
+func (a *attempt) claim(ctx context.Context, origin []snapshot.SavepointRef, gone *[]string) (done bool, err error) {
 	var found []opened
+	var rest []string
 	defer func() {
 		for _, o := range found {
 			_ = o.Close() // it was only read
@@ -79,6 +88,10 @@ func (a *attempt) claim(ctx context.Context, gone *[]string) (done bool, err err
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it has gone before
 		}
+		if at, perr := snapshot.SavepointPath(path); perr == nil && errors.Is(err, snapshot.ErrUnfinished) && slices.ContainsFunc(origin, func(o snapshot.SavepointRef) bool { return o.Path == at }) {
+			rest = append(rest, at)
+			continue
+		}
 		if err != nil {
 			return false, err
 		}
@@ -88,12 +101,17 @@ func (a *attempt) claim(ctx context.Context, gone *[]string) (done bool, err err
 	if taken, err := a.allComeFrom(ctx, found, tps); !taken || err != nil {
 		return false, nil // a broker or a store that does not answer will
 	}
+	failpoint.Hit(failpoint.ClaimBefore)
 	for _, o := range found {
-		if err := a.r.ports.DisposeSavepoint(ctx, o.ref.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("dispose of savepoint %s: %w", o.ref.Path, err)
-		}
-		*gone = append(*gone, o.ref.Path)
+		rest = append(rest, o.ref.Path)
 	}
+	for _, path := range rest {
+		if err := a.r.ports.DisposeSavepoint(ctx, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("dispose of savepoint %s: %w", path, err)
+		}
+		*gone = append(*gone, path)
+	}
+	failpoint.Hit(failpoint.ClaimAfter)
 	return true, nil
 }
 

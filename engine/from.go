@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -24,7 +25,8 @@ import (
 //	  crash: the offsets name the root, whose origin is the savepoint: the wish is granted, and the start is one as always
 //
 // Partitions that the savepoint does not hold get their checkpoint 0 as ever, which may be committed before that crash.
-// Whoever gives the wish up before the first commit has a group that never began, and starts as one.
+// Whoever gives the wish up before the root is durable has a group that never began, and starts as one. With the root there it
+// is refused, naming the savepoint: nobody can tell such a group from one whose offsets have expired.
 
 // From is the wish to start from a savepoint.
 type From struct {
@@ -107,6 +109,9 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 		a.r.granted.Store(true)
 	}
 	in.tell(start)
+	if len(start.Origin) > 0 {
+		failpoint.Hit(failpoint.ImportBefore)
+	}
 	return start.Decisions, nil
 }
 
@@ -138,9 +143,11 @@ func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, want snap
 	if fault.RecoveryOf(cause) != fault.Stop {
 		cause = fault.Stopf(fault.Usage, "%w", cause)
 	}
-	if known, err := in.comesFrom(in.a.r.cfg.From.Paths); !in.a.r.granted.Load() && (err != nil || !known) {
+	a := in.a
+	if known, err := in.comesFrom(a.r.cfg.From.Paths); !a.r.granted.Load() && (err != nil || !known) {
 		return nil, cmp.Or(err, cause)
 	}
+	a.r.granted.Store(true)
 	var unknown []element.TopicPartition
 	for i := range in.facts {
 		if f := &in.facts[i].Inputs[0]; !f.Found {
@@ -266,6 +273,7 @@ func (a *attempt) origins(t *owned) {
 func (a *attempt) beginImported() error {
 	for _, id := range a.order {
 		if a.tasks[id].imported {
+			failpoint.Hit(failpoint.ImportAfter)
 			if err := a.execute(a.co.Moved(a.now(), id)); err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -146,7 +147,31 @@ func (in *intake) stillRefused(refused error) error {
 			}
 		}
 	}
-	return refused
+	return in.interruptedImport(refused)
+}
+
+// interruptedImport adds what to do where the store has nothing but roots of a start from a savepoint that ended before its
+// first commit, and the start now is without that wish.
+func (in *intake) interruptedImport(refused error) error {
+	if why := snapshot.RefusalOf(refused); why == nil || !why.Has(snapshot.ReasonOffsetsExpired) || len(in.a.r.cfg.From.Paths) > 0 {
+		return refused
+	}
+	infos, err := in.a.r.ports.Checkpoints.List(in.ctx)
+	var flags []string
+	for _, info := range infos {
+		if info.Root == nil || info.Committed || len(info.Root.Origin) == 0 {
+			return refused
+		}
+		flags = flags[:0]
+		for _, o := range info.Root.Origin {
+			flags = append(flags, "--from "+o.Path)
+		}
+	}
+	if err != nil || len(flags) == 0 {
+		return refused
+	}
+	return fmt.Errorf("%w; all that the store has is of a start from a savepoint that ended before its first commit: start with %s again, or, to start without it, move the checkpoint directory away",
+		refused, strings.Join(flags, " "))
 }
 
 // readFacts collects the tasks and what the cluster knows of their inputs.

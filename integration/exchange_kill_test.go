@@ -63,12 +63,16 @@ var exchangeModes = map[string]exchangeMode{
 // parallelisms are those of one process after the other.
 var parallelisms = []int{1, 2, 4, 3}
 
+// exchangeKillsWithin is how long the suite of one mode may take, from the first record to the last look.
+const exchangeKillsWithin = 90 * time.Second
+
 // exchangeKills has a job with exchanges killed again and again under load, each time at another parallelism, and then has
 // everything checked from outside. A step is so slow that its channels fill up after each restart, and where checkpoints are
 // unaligned also under the load itself, unless there are more than two subtasks.
 func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
 	t := e.t
 	t.Helper()
+	began := time.Now()
 	if e.every = mode.every; e.every == 0 {
 		e.every = 150 * time.Millisecond
 	}
@@ -124,6 +128,7 @@ func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
 	outputs := e.counted(records)
 	require.GreaterOrEqual(t, e.storesAreWhole(last), int64(min(ticketGroups, records/50)), "the state has an entry for each key")
 	mode.seen(t, &st)
+	require.LessOrEqual(t, time.Since(began), exchangeKillsWithin, "it took too long")
 	t.Logf("%d outputs, each input counted once; %s", outputs, &st)
 }
 

@@ -25,9 +25,10 @@ const (
 
 // pressed are the checkpoints of a job whose slow step has full channels before it.
 type pressed struct {
-	stats []checkpoint.CheckpointStats
-	each  time.Duration // of a record in the slow step
-	rest  time.Duration // of a record in the rest of the job, as if one task did all of it
+	stats  []checkpoint.CheckpointStats
+	each   time.Duration // of a record in the slow step
+	rest   time.Duration // of a record in the rest of the job, as if one task did all of it
+	record time.Duration // of a record in the whole job with the slow step, while the checkpoints were measured
 }
 
 // took gives a percentile of the checkpoints' durations.
@@ -87,12 +88,17 @@ func press(e *exchangeSite, p pressed, unaligned bool, fast, n int) pressed {
 	most := int(60 * time.Second / p.each * pressureTasks)
 	e.tickets(fast, most)
 	heard := make(chan checkpoint.CheckpointStats, 1000)
+	var began time.Time
+	var waiting int64
 	job := e.inside(exchangeSettings{Parallelism: pressureTasks, Unaligned: unaligned, Slow: p.each}, func(s checkpoint.CheckpointStats) { heard <- s })
 	for i := 0; len(p.stats) < n; i++ {
 		select {
 		case s := <-heard:
 			if i >= 2 {
 				p.stats = append(p.stats, s)
+			} else {
+				began = time.Now()
+				_, waiting = e.offsets()
 			}
 		case <-job.done:
 			require.Fail(t, "the service has ended", "%v", job.err)
@@ -102,6 +108,7 @@ func press(e *exchangeSite, p pressed, unaligned bool, fast, n int) pressed {
 	}
 	_, behind := e.offsets()
 	require.Positive(t, behind, "the input ran out")
+	p.record = time.Since(began) / time.Duration(waiting-behind)
 	require.Empty(t, job.failed())
 	job.stop()
 	job = e.inside(exchangeSettings{Parallelism: pressureTasks}, func(checkpoint.CheckpointStats) {})
@@ -120,14 +127,15 @@ func pressure(t *testing.T, site func(t *testing.T) *site) {
 	var p pressed
 	p.rest = min(one.rest(0, fast), one.rest(fast, fast))
 	// So much slower that both subtasks together are 20 times as slow as the rest, within what can be slept and waited for.
-	p.each = min(max(pressureTasks*20*p.rest, 150*time.Microsecond), 400*time.Microsecond)
+	p.each = min(max(pressureTasks*20*p.rest, 150*time.Microsecond), time.Millisecond)
 	aligned := press(one, p, false, 2*fast, 20)
 	unaligned := press(two, p, true, 0, 30)
 	for name, p := range map[string]pressed{"aligned": aligned, "unaligned": unaligned} {
 		records, bytes := p.buffered(50)
 		most, mostBytes := p.buffered(100)
-		t.Logf("%-9s %d checkpoints: median %v, p99 %v; records in the snapshot: median %d (%d bytes), most %d (%d bytes); %v per record in the slow step, %v in the rest",
-			name, len(p.stats), p.took(50).Round(time.Millisecond), p.took(99).Round(time.Millisecond), records, bytes, most, mostBytes, p.each, p.rest)
+		t.Logf("%-9s %d checkpoints: median %v, p99 %v; records in the snapshot: median %d (%d bytes), most %d (%d bytes); %v per record in the slow step, %v in the rest, %v measured",
+			name, len(p.stats), p.took(50).Round(time.Millisecond), p.took(99).Round(time.Millisecond), records, bytes, most, mostBytes, p.each, p.rest, p.record)
+		require.GreaterOrEqual(t, p.record, 20*p.rest, "%s: the slow step is not 20 times slower than the rest: there is no back-pressure to speak of", name)
 	}
 	t.Logf("ratio of the p99: %.2f", float64(unaligned.took(99))/float64(aligned.took(99)))
 	const channels = pressureTasks * pressureTasks

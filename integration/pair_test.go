@@ -211,7 +211,7 @@ func (s *site) tidiedPair(p *pair, from int) (n int) {
 // stops alone.
 func pairPoints() (out []failpoint.Point) {
 	for _, info := range failpoint.Points {
-		if !strings.HasPrefix(string(info.Point), "start-commit") {
+		if !strings.HasPrefix(string(info.Point), "start-commit") && !imported(info.Point) {
 			out = append(out, info.Point)
 		}
 	}

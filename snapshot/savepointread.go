@@ -14,11 +14,15 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 )
 
 // never is a moment after every other: what is older goes whatever its age.
 var never = time.Unix(1<<40, 0)
+
+// ErrUnfinished is in the CorruptError of a savepoint's directory that has no metadata: it was not finished, or is half deleted.
+var ErrUnfinished = errors.New("it has no metadata: it was never finished")
 
 // Savepoint is an open savepoint. Its methods may be called from several goroutines.
 type Savepoint struct {
@@ -86,7 +90,7 @@ func readSavepoint(ctx context.Context, st Storage, dir string) (*Savepoint, err
 	file := dir + "/" + savepointMeta
 	b, err := readAll(ctx, st, file, maxRootSize)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, corrupt(dir, file, "savepoint", formatf("it has no metadata: it was never finished"))
+		return nil, corrupt(dir, file, "savepoint", ErrUnfinished)
 	}
 	var bad errFormat
 	if err != nil && !errors.As(err, &bad) {
@@ -236,12 +240,16 @@ func DisposeSavepoint(ctx context.Context, dir string) error {
 	}
 	defer st.Close()
 	// The metadata first: what is left by an interruption is not taken for a savepoint.
+	failpoint.Hit(failpoint.DisposeBefore)
 	for _, name := range []string{savepointMeta, savepointData} {
 		if err := st.Delete(ctx, base+"/"+name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err := st.SyncDir(ctx, base+"/"); err != nil {
 			return err
+		}
+		if name == savepointMeta {
+			failpoint.Hit(failpoint.DisposeAfter)
 		}
 	}
 	gone, err := st.Retire(ctx, base+"/", never)

@@ -55,6 +55,12 @@ const (
 	JoinAfter          Point = "join-after"
 	LeaveBefore        Point = "leave-before"
 	LeaveAfter         Point = "leave-after"
+	ImportBefore       Point = "import-before"
+	ImportAfter        Point = "import-after"
+	ClaimBefore        Point = "claim-before"
+	ClaimAfter         Point = "claim-after"
+	DisposeBefore      Point = "dispose-before"
+	DisposeAfter       Point = "dispose-after"
 )
 
 // Info describes a point.
@@ -116,4 +122,10 @@ var Points = []Info{
 	{JoinAfter, false, "their tasks are part of the attempt; nothing of theirs is committed here"},
 	{LeaveBefore, false, "tasks have had their last checkpoint; they are still there, what they held back is not dropped"},
 	{LeaveAfter, false, "they have left; the group has not heard"},
+	{ImportBefore, false, "a start from a savepoint: it is decided what every task takes from it; no state is read"},
+	{ImportAfter, false, "the tasks run with the savepoint's state; their first checkpoint is not asked for"},
+	{ClaimBefore, false, "the claimed savepoint is found to be needed no more; it is whole"},
+	{DisposeBefore, false, "the metadata of a savepoint is about to be deleted"},
+	{DisposeAfter, false, "it is gone durably; the data is there"},
+	{ClaimAfter, false, "the claimed savepoint is gone; the engine has not heard"},
 }
