@@ -242,7 +242,11 @@ func (g *Group) poll() {
 				g.own.fail(fatal)
 				return
 			}
-			g.log.Warn("group membership disturbed, trying again", "topic", topic, "partition", partition, "err", err)
+			log := g.log
+			if topic != "" {
+				log = log.With("topic", topic, "partition", partition)
+			}
+			log.Warn("group membership disturbed, trying again", "err", err)
 		})
 	}
 }
