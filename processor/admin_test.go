@@ -257,7 +257,10 @@ func TestC48_LagIsThatOfWhatIsOwnedUpToTheLastStableOffset(t *testing.T) {
 	}, 10*time.Second, 100*time.Millisecond)
 
 	require.NoError(t, stopB())
-	require.Eventually(t, func() bool { return len(a.metrics("records_lag")) == 4 }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		lag := a.metrics("records_lag")
+		return len(lag) == 4 && sum(lag) == float64(b.stableLag(app)) // of all partitions, up to the last stable offsets
+	}, 20*time.Second, 50*time.Millisecond)
 	require.NoError(t, foreign.EndTransaction(t.Context(), kgo.TryAbort))
 	require.NoError(t, stopA())
 }
