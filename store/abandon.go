@@ -37,7 +37,7 @@ func (s *Store) Abandon(id element.CheckpointID) {
 			activeEpoch = own - 1 // an earlier Abandon may have left some
 		}
 	}
-	s.carried, s.epoch = own-1, own
+	s.carried, s.epoch, s.floor = own-1, own, own-1
 	for i, t := range s.tables {
 		var merged changeList
 		for _, f := range given {
@@ -138,6 +138,9 @@ func (s *Store) close(fs []*Frozen) {
 		return
 	}
 	s.lingering = slices.DeleteFunc(s.lingering, func(f *Frozen) bool { return f.readers.Load() == 0 })
+	if s.spill != nil && len(s.spill.pinned) > 0 {
+		s.unpin()
+	}
 }
 
 // gates gives the closed Frozens that hold up the recycling of garbage which comes up now.

@@ -43,6 +43,9 @@ type arena struct {
 	spare  []uint32 // numbers of large chunks that were given back
 	bytes  int64    // memory held in chunks
 	limit  int64    // upper bound of bytes
+
+	drain    []uint32 // by chunk: units in use of one that goes when they have come back, else 0; nil when there is none
+	draining int      // how many go
 }
 
 func newArena(limit int64) arena {
@@ -109,7 +112,7 @@ func (a *arena) alloc(n uint32) (ref, bool) {
 
 // nextChunk starts a new bump chunk. What is left of the old one is cut into slots.
 func (a *arena) nextChunk() bool {
-	if len(a.chunks) >= maxChunks || a.bytes+chunkSize > a.limit {
+	if len(a.chunks) >= maxChunks && len(a.spare) == 0 || a.bytes+chunkSize > a.limit {
 		return false
 	}
 	for c := numClasses - 1; c >= 0 && a.off < chunkSize; {
@@ -120,12 +123,17 @@ func (a *arena) nextChunk() bool {
 		}
 		c--
 	}
-	a.bump, a.off = uint32(len(a.chunks)), 0
-	if a.bump == 0 {
+	a.bytes += chunkSize
+	a.off = 0
+	if k := len(a.spare); k > 0 {
+		a.bump, a.spare = a.spare[k-1], a.spare[:k-1]
+		a.chunks[a.bump] = make([]byte, chunkSize)
+		return true
+	}
+	if a.bump = uint32(len(a.chunks)); a.bump == 0 {
 		a.off = 1 << unitShift // no slot has reference 0
 	}
 	a.chunks = append(a.chunks, make([]byte, chunkSize))
-	a.bytes += chunkSize
 	return true
 }
 
@@ -164,5 +172,8 @@ func (a *arena) release(r ref, n uint32) {
 		return
 	}
 	c := class(n)
+	if a.drain != nil && a.drained(r, c) {
+		return
+	}
 	a.free[c] = append(a.free[c], r)
 }

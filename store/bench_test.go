@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/millweir/millweir/element"
 )
@@ -107,5 +108,58 @@ func BenchmarkSorted(b *testing.B) {
 	for b.Loop() {
 		for range f.Sorted() {
 		}
+	}
+}
+
+// BenchmarkSpilling counts per key with uniformly random keys in a state that is so many times the memory, with a freeze and
+// a commit every 20 000 operations and batches of 1000. It reports what the store held at most beside the changes that
+// were not committed.
+func BenchmarkSpilling(b *testing.B) {
+	const keys = 2_000_000 // about 107 MB when all is in memory
+	for _, times := range []int64{0, 2, 10} {
+		b.Run(fmt.Sprintf("state=%dx", times), func(b *testing.B) {
+			s := New(Config{})
+			if times > 0 {
+				s = New(Config{Spill: testSpill(b, 107<<20/times)})
+			}
+			defer s.Close()
+			tb, err := s.Table("count", "int64")
+			if err != nil {
+				b.Fatal(err)
+			}
+			key := make([]byte, 8)
+			began := time.Now()
+			for i := range uint64(keys) {
+				binary.BigEndian.PutUint64(key, i*0x9e3779b97f4a7c15)
+				if err := s.Load("count", key, key); err != nil {
+					b.Fatal(err)
+				}
+			}
+			loads := keys / time.Since(began).Seconds()
+			rng := rand.New(rand.NewPCG(1, 2))
+			id, i, most := element.CheckpointID(0), 0, int64(0)
+			b.ResetTimer()
+			for b.Loop() {
+				binary.BigEndian.PutUint64(key, rng.Uint64N(keys)*0x9e3779b97f4a7c15)
+				v, existed := tb.Upsert(key, 8)
+				if !existed {
+					b.Fatal("lost", s.Err())
+				}
+				binary.BigEndian.PutUint64(v, binary.BigEndian.Uint64(v)+1)
+				if i++; i%1000 == 0 {
+					if err := s.EndBatch(); err != nil {
+						b.Fatal(err)
+					}
+					most = max(most, s.Bytes())
+				}
+				if i%20_000 == 0 {
+					s.Commit(id)
+					id++
+					s.Freeze(id)
+				}
+			}
+			b.ReportMetric(float64(most)/1e6, "MB")
+			b.ReportMetric(loads, "loads/s")
+		})
 	}
 }

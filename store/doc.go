@@ -23,8 +23,18 @@
 // more for a first write to a key in an epoch. An Abandon of 100,000 changes with as many active ones: 3 ms.
 //
 // Keys and values live in chunks without Go pointers, in slots of size classes; the collector sees a few large objects,
-// whatever the number of keys. Slots that come back serve their own size class again and are never given back to
-// the system, values above 16 KiB excepted.
+// whatever the number of keys. Slots that come back serve their own size class again and are not given back to
+// the system, values above 16 KiB excepted, unless there is a Spill and memory is short.
+//
+// With a Spill, the stores of a process hold together no more in memory than its limit, and what was not used lately goes to
+// disk. The memory is always right: an entry that is in the index hides what is on disk of its key. What no change refers to
+// that can still be rolled back, read or recycled may be evicted, by the owner at the end of a batch: a segment of the index at
+// a time, with a second chance for what was used since. Its entries are merged into blocks of some 4 KiB, one for each range of
+// hashes (a bucket), which are written at the end of a log. A bucket, in memory, knows where its block is, its checksum and,
+// by a filter of 8 bits per key, which keys are not in it. A key that is not in the index comes back as a committed entry as
+// soon as it is wanted, and from then on is one like any other. Blocks never change, so the directory of buckets at a freeze is
+// the spilled state at the freeze: the reader of a whole state sorts it into runs, as what is in memory, and merges them.
+// Nothing of it outlives the process. docs/adr/0008 has the reasons and the measurements.
 //
 // Invariants:
 //
@@ -53,6 +63,13 @@
 //	    holds the number of entries and a sum over their checksums, which each flush brings forward by what it
 //	    replaces; Badger alone does not notice that something is missing.
 //	I12 While a Load reads a task's copy, the writer leaves it alone.
+//	I13 An entry is evicted only if its epoch is below the floor of all changes that are active, frozen or garbage, and
+//	    while no reader of a whole state may look at it. Its value is in a block before it leaves the index.
+//	I14 A key without a value whose block may hold one keeps its entry until the block was written without it.
+//	I15 An entry of epoch 0 that has a value is in its block with that value.
+//	I16 What cannot be read back is never a miss: Err reports ErrSpill until the store is closed. What cannot be written
+//	    stays in memory.
+//	I17 Bytes that a table gave out stay valid until its next write or EndBatch: a look-up evicts nothing.
 //
 // Goroutines: a Store starts none and belongs to its task's goroutine; a Frozen may be read by one or more others. A
 // Local has one writer, started by OpenLocal and ended by Close, beside those that Badger owns; its methods may be
@@ -67,6 +84,11 @@
 //	full.go     the whole state at a freeze
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
 //	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index
+//	spill.go    Spill: budget and directory       evict.go    what leaves memory, and when
+//	spill_table.go  what comes back               spill_dir.go   buckets         spill_block.go  blocks and filters
+//	spill_log.go    files of blocks               spill_compact.go  moves blocks together
+//	arena_drain.go  chunks given back to the system
+//	spill_whole.go  whole states that are in part on disk     spill_run.go  sorted runs of them
 //	local.go    Local: what the engine calls      local_entries.go collects changes for it
 //	local_load.go   reads and verifies a task's copy          local_verify.go verifies Badger's tables before it opens
 //	local_flush.go  the writer                                local_previous.go what a flush replaces

@@ -25,13 +25,15 @@ type Entry struct {
 type Frozen struct {
 	id     element.CheckpointID
 	epoch  uint32
+	floor  uint32 // no entry with a change in the lists has a lower epoch
 	infos  []TableInfo
 	chunks chunks
 	lists  []changeList
 	len    int
 	bytes  int64
 	err    error
-	view   *view // by FreezeFull
+	view   *view                 // by FreezeFull
+	failed atomic.Pointer[error] // of Full
 
 	readers atomic.Int32
 	closed  atomic.Bool
@@ -56,6 +58,9 @@ func (f *Frozen) Tables() []TableInfo { return f.infos }
 func (f *Frozen) Err() error {
 	if f.err != nil {
 		return f.err
+	}
+	if err := f.failed.Load(); err != nil {
+		return *err
 	}
 	if f.notFull.Load() {
 		return ErrNotFull
@@ -115,12 +120,14 @@ func (f *Frozen) enter() bool {
 	return true
 }
 
-func (f *Frozen) entry(table int, c *change) Entry {
-	e := Entry{Table: table, Key: f.chunks.key(c.entry, c.keyLen)}
+func (f *Frozen) entry(table int, c *change) Entry { return entryOf(f.chunks, table, c) }
+
+func entryOf(at chunks, table int, c *change) Entry {
+	e := Entry{Table: table, Key: at.key(c.entry, c.keyLen)}
 	if c.valLen == absent {
 		e.Deleted = true
 	} else {
-		e.Value = f.chunks.at(c.val, c.valLen)
+		e.Value = at.at(c.val, c.valLen)
 	}
 	return e
 }

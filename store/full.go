@@ -25,6 +25,7 @@ func (s *Store) FreezeFull(id element.CheckpointID) *Frozen {
 		v.keys += t.live
 	}
 	f.view = v
+	s.withSpilled(f)
 	s.views = append(s.views, f)
 	return f
 }
@@ -40,7 +41,8 @@ func (s *Store) FreezeFull(id element.CheckpointID) *Frozen {
 // recycled before the scan is over, so each entry of the snapshot is still the same key's.
 type view struct {
 	epoch uint32
-	keys  int // that have a value
+	keys  int          // that have a value
+	whole *spilledView // nil when all of it is in memory
 
 	scan sync.Once
 	dirs [][]*segment // by table; the scan's
@@ -49,8 +51,10 @@ type view struct {
 	saved []changeList // under mu: by table, heads that became newer
 	pool  changePool   // under mu
 	over  bool         // under mu: the scan has ended
+	at    chunks       // under mu: of the store, when something was last saved; keys may have come from disk since the freeze
 
-	lists []changeList // written by the scan, read after it
+	lists  []changeList // written by the scan, read after it
+	copied atomic.Bool  // nothing in the store's memory is looked at any more
 }
 
 // Full yields every key that had a value at the freeze, by table number, then key bytes, each once. It may be called by
@@ -66,17 +70,25 @@ func (f *Frozen) Full() iter.Seq[Entry] {
 			return
 		}
 		defer f.readers.Add(-1)
-		f.view.scan.Do(func() { f.view.run(f.chunks) })
+		f.view.scan.Do(func() {
+			f.view.run(f.chunks)
+			if f.view.whole != nil {
+				f.buildWhole()
+			}
+		})
+		if w := f.view.whole; w != nil && !w.plain {
+			f.yieldWhole(yield)
+			return
+		}
 		var sorter keySorter
 		for t := range f.view.lists {
 			l, last := &f.view.lists[t], ref(0)
-			for _, k := range sorter.sort(f.chunks, l) {
+			for _, k := range sorter.sort(f.view.at, l) {
 				c := l.at(k.at)
 				if c.entry == last {
 					continue // seen by the scan, and saved before the scan was over
 				}
-				last = c.entry
-				if !yield(f.entry(t, c)) {
+				if last = c.entry; c.valLen != absent && !yield(entryOf(f.view.at, t, c)) {
 					return
 				}
 			}
@@ -92,7 +104,7 @@ func (f *Frozen) FullLen() int {
 	return f.view.keys
 }
 
-// run reads all heads.
+// run reads all heads. Where keys are on disk, those in memory that have no value count, too: they hide what is there.
 func (v *view) run(c chunks) {
 	pool := changePool{}
 	v.lists = make([]changeList, len(v.dirs))
@@ -109,7 +121,9 @@ func (v *view) run(c chunks) {
 	v.dirs = nil
 	v.mu.Lock()
 	saved := v.saved
-	v.saved, v.over = nil, true
+	if v.saved, v.over = nil, true; v.at == nil {
+		v.at = c
+	}
 	v.mu.Unlock()
 	for t := range saved {
 		for i := range saved[t].len {
@@ -125,27 +139,31 @@ func (v *view) head(c chunks, r ref) (change, bool) {
 		return change{}, false
 	}
 	val, n := atomic.LoadUint32((*uint32)(&e.val)), atomic.LoadUint32(&e.valLen)
-	if n == absent || atomic.LoadUint32(&e.epoch) > v.epoch {
+	if n == absent && (v.whole == nil || v.whole.sp.plant == plantUnmasked) || atomic.LoadUint32(&e.epoch) > v.epoch {
 		return change{}, false
 	}
 	return change{entry: r, keyLen: e.keyLen, val: ref(val), valLen: n}, true
 }
 
 // save keeps what a head shows, before it becomes newer, and says that the view still needs that.
-func (v *view) save(table int, r ref, e *entry) bool {
+func (v *view) save(c chunks, table int, r ref, e *entry) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.over && table < len(v.saved) && e.epoch <= v.epoch && e.valLen != absent {
+	if !v.over && table < len(v.saved) && e.epoch <= v.epoch && (e.valLen != absent || v.whole != nil) {
 		v.saved[table].add(&v.pool, change{entry: r, keyLen: e.keyLen, val: e.val, valLen: e.valLen})
+		v.at = c
 	}
-	return !v.over
+	return !v.done()
 }
+
+// done says, under mu, that nothing has to be kept for the scan any more.
+func (v *view) done() bool { return v.over && (v.whole == nil || v.copied.Load()) }
 
 // setHead gives an entry a value and an epoch that is newer than the one it has.
 func (t *Table) setHead(e *entry, r ref, v ref, n, epoch uint32) {
 	s := t.s
 	if len(s.views) > 0 {
-		s.views = slices.DeleteFunc(s.views, func(f *Frozen) bool { return !f.view.save(t.number, r, e) })
+		s.views = slices.DeleteFunc(s.views, func(f *Frozen) bool { return !f.view.save(s.arena.chunks, t.number, r, e) })
 	}
 	if len(s.views) == 0 {
 		e.val, e.valLen, e.epoch = v, n, epoch
@@ -173,6 +191,6 @@ func (s *Store) forgetViews() {
 		}
 		f.view.mu.Lock()
 		defer f.view.mu.Unlock()
-		return f.view.over
+		return f.view.done()
 	})
 }

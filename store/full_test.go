@@ -46,12 +46,13 @@ func (p *program) full(t *rapid.T) {
 // grows, freezes, commits, gives up and rolls back. What is read is the state at the freeze, exactly. Run with -race.
 func TestOwnerWritesWhileTheWholeStateIsRead(t *testing.T) {
 	for seed := range uint64(3) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { readWhole(t, rand.New(rand.NewPCG(seed, 11))) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { readWhole(t, Config{}, rand.New(rand.NewPCG(seed, 11))) })
 	}
 }
 
-func readWhole(t *testing.T, rng *rand.Rand) {
-	s, tb := newTable(t, Config{})
+func readWhole(t *testing.T, cfg Config, rng *rand.Rand) {
+	s, tb := newTable(t, cfg)
+	defer s.Close()
 	second, err := s.Table("second", "bytes")
 	require.NoError(t, err)
 	tables := []*Table{tb, second}
@@ -107,6 +108,9 @@ func readWhole(t *testing.T, rng *rand.Rand) {
 				v, _ := tables[i].Upsert(k, 8)
 				binary.BigEndian.PutUint64(v, write)
 				now[i][string(k)] = write
+			}
+			if write%64 == 0 {
+				require.NoError(t, s.EndBatch())
 			}
 		}
 		id++
@@ -225,7 +229,7 @@ func TestAWriteAtEachMomentOfTheScan(t *testing.T) {
 						for i := range v.saved[0].len {
 							v.lists[0].add(&changePool{}, *v.saved[0].at(i))
 						}
-						v.over = true
+						v.over, v.at = true, f.chunks
 					})
 				}
 				got := copied(f.Full())

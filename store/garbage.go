@@ -11,6 +11,7 @@ type garbage struct {
 	list    changeList
 	next    uint32
 	epoch   uint32 // entries without a value that carry this epoch go, too
+	floor   uint32 // no entry with a change in the list had a lower epoch when the list became garbage
 	dropped bool
 	gates   []*Frozen // nothing is recycled while one of these is being read
 }

@@ -160,6 +160,26 @@ func (x *index) remove(h uint32, r ref) {
 	g.used--
 }
 
+// shrink makes the segment of h smaller when few keys are left in it.
+func (x *index) shrink(h uint32) {
+	old := x.dir[h>>x.shift]
+	size := uint32(len(old.slots))
+	for size > segmentMin && old.used*4 < size {
+		size /= 2
+	}
+	if size == uint32(len(old.slots)) {
+		return
+	}
+	g := newSegment(size, old.depth, x.gen)
+	for _, s := range old.slots {
+		if s != 0 {
+			g.add(s)
+		}
+	}
+	x.slots -= int64(len(old.slots)) - int64(size)
+	x.replace(h, old.depth, g, g)
+}
+
 // all visits every entry until fn returns false.
 func (x *index) all(fn func(r ref) bool) {
 	var last *segment

@@ -32,3 +32,24 @@ func removeUnlocked(dir string) error {
 	}
 	return os.RemoveAll(dir)
 }
+
+// lockFile opens a file, made when there is none, and locks it until it is closed or the process ends. Without wait it
+// fails when another process, or this one, has it.
+func lockFile(name string, wait bool) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	how := syscall.LOCK_EX
+	if !wait {
+		how |= syscall.LOCK_NB
+	}
+	for {
+		if err = syscall.Flock(int(f.Fd()), how); err == nil {
+			return f, nil
+		} else if err != syscall.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		}
+	}
+}

@@ -113,29 +113,34 @@ var (
 
 // TestStoreFollowsTheModel runs random programs on the store and on plain maps.
 func TestStoreFollowsTheModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := &program{s: New(Config{}), next: 1,
-			m: &model{committed: map[string]string{}, active: map[string]*string{}}}
-		p.register(t)
-		t.Repeat(map[string]func(*rapid.T){
-			"table":    p.register,
-			"put":      p.several(p.put),
-			"upsert":   p.several(p.upsert),
-			"delete":   p.several(p.delete),
-			"get":      p.several(p.get),
-			"freeze":   p.freeze,
-			"commit":   p.commit,
-			"rollback": p.rollback,
-			"abandon":  p.abandon,
-			"hold":     p.hold,
-			"read on":  p.readOn,
-			"full":     p.full,
-			"load":     p.several(p.load),
-			"":         p.check,
-		})
-		p.endReaders(t)
-		audit(t, p.s)
-	})
+	rapid.Check(t, func(t *rapid.T) { follow(t, New(Config{})) })
+}
+
+func follow(t *rapid.T, s *Store) {
+	p := &program{s: s, next: 1, m: &model{committed: map[string]string{}, active: map[string]*string{}}}
+	p.register(t)
+	actions := map[string]func(*rapid.T){
+		"table":    p.register,
+		"put":      p.several(p.put),
+		"upsert":   p.several(p.upsert),
+		"delete":   p.several(p.delete),
+		"get":      p.several(p.get),
+		"freeze":   p.freeze,
+		"commit":   p.commit,
+		"rollback": p.rollback,
+		"abandon":  p.abandon,
+		"hold":     p.hold,
+		"read on":  p.readOn,
+		"full":     p.full,
+		"load":     p.several(p.load),
+		"":         p.check,
+	}
+	if s.spill != nil {
+		actions["end of batch"], actions["evict"], actions["evict all"] = p.endBatch, p.evict, p.evictAll
+	}
+	t.Repeat(actions)
+	p.endReaders(t)
+	audit(t, p.s)
 }
 
 func (p *program) register(t *rapid.T) {
@@ -152,6 +157,15 @@ func (p *program) several(op func(t *rapid.T, table int, key []byte)) func(*rapi
 	return func(t *rapid.T) {
 		for range rapid.IntRange(1, 20).Draw(t, "n") {
 			op(t, rapid.IntRange(0, len(p.tables)-1).Draw(t, "table"), anyKey.Draw(t, "key"))
+			if p.s.spill == nil {
+				continue
+			}
+			switch rapid.IntRange(0, 9).Draw(t, "then") {
+			case 0:
+				p.evictAll(t)
+			case 1:
+				p.endBatch(t)
+			}
 		}
 	}
 }
@@ -324,16 +338,28 @@ func audit(t require.TestingT, s *Store) {
 	}
 	keys := 0
 	for _, tb := range s.tables {
+		blocks := auditSpilled(t, tb)
 		tb.index.all(func(r ref) bool {
 			e := s.arena.chunks.entry(r)
-			if e.valLen == absent {
-				require.Fail(t, "an entry without a value is left")
-			}
 			take(r, entrySize+e.keyLen, "key")
+			key := s.arena.chunks.key(r, e.keyLen)
+			inBlock, spilled := blocks[string(key)]
+			delete(blocks, string(key))
+			if e.valLen == absent {
+				if tb.spill == nil || !tb.spill.may(tb.hash(key)) {
+					require.Fail(t, "an entry without a value is left")
+				}
+				return true
+			}
 			take(e.val, e.valLen, "value")
+			if e.epoch == backed {
+				require.True(t, spilled, "an entry counts as spilled that is not")
+				require.Equal(t, inBlock, string(s.arena.chunks.at(e.val, e.valLen)))
+			}
 			keys++
 			return true
 		})
+		keys += len(blocks)
 	}
 	require.Equal(t, s.Len(), keys)
 	for c, slots := range s.arena.free {
@@ -342,6 +368,12 @@ func audit(t require.TestingT, s *Store) {
 		}
 	}
 	own += len(s.arena.spare)
+	for i, inUse := range s.arena.drain {
+		if inUse > 0 {
+			units += chunkUnitsMask + 1 - inUse // its free slots are in no list
+			require.NotNil(t, s.arena.chunks[i])
+		}
+	}
 	if len(s.arena.chunks) == 0 {
 		return
 	}

@@ -35,6 +35,12 @@ func (s *keySorter) sort(c chunks, l *changeList) []sortKey {
 		x, y := l.at(a.at), l.at(b.at)
 		return bytes.Compare(c.key(x.entry, x.keyLen), c.key(y.entry, y.keyLen))
 	}
+	s.order(byKey)
+	return s.keys
+}
+
+// order sorts the keys that were gathered; byKey compares two whose prefixes are equal.
+func (s *keySorter) order(byKey func(a, b sortKey) int) {
 	if len(s.keys) < radixFrom {
 		slices.SortFunc(s.keys, func(a, b sortKey) int {
 			if a.prefix != b.prefix {
@@ -42,7 +48,7 @@ func (s *keySorter) sort(c chunks, l *changeList) []sortKey {
 			}
 			return byKey(a, b)
 		})
-		return s.keys
+		return
 	}
 	s.radix()
 	for from := 0; from < len(s.keys); { // equal prefixes decide nothing
@@ -55,7 +61,6 @@ func (s *keySorter) sort(c chunks, l *changeList) []sortKey {
 		}
 		from = to
 	}
-	return s.keys
 }
 
 // radix sorts by prefix, one byte at a time from the lowest; bytes that are the same in all prefixes are left out.
@@ -109,16 +114,20 @@ func commonPrefix(c chunks, l *changeList) int {
 	common := c.key(first.entry, first.keyLen)
 	for i := uint32(1); i < l.len && len(common) > 0; i++ {
 		ch := l.at(i)
-		key := c.key(ch.entry, ch.keyLen)
-		if len(key) >= len(common) && string(key[:len(common)]) == string(common) {
-			continue
-		}
-		n := min(len(key), len(common))
-		k := 0
-		for k < n && key[k] == common[k] {
-			k++
-		}
-		common = common[:k]
+		common = sharedPrefix(common, c.key(ch.entry, ch.keyLen))
 	}
 	return len(common)
+}
+
+// sharedPrefix cuts common down to what key begins with.
+func sharedPrefix(common, key []byte) []byte {
+	if len(key) >= len(common) && string(key[:len(common)]) == string(common) {
+		return common
+	}
+	n := min(len(key), len(common))
+	k := 0
+	for k < n && key[k] == common[k] {
+		k++
+	}
+	return common[:k]
 }

@@ -31,6 +31,8 @@ type Config struct {
 	MaxKeySize, MaxValueSize int
 	// MaxBytes limits the memory for keys and values, superseded ones included; at most 32 GiB, which is the default.
 	MaxBytes int64
+	// Spill is where state goes that is more than memory may hold. The store must be closed then. Nil: all is in memory.
+	Spill *Spill
 }
 
 // TableInfo names a table and the codec of its values.
@@ -51,12 +53,14 @@ type Store struct {
 	tables []*Table
 	byName map[string]*Table
 
-	epoch  uint32 // of the active changes, from 1
+	epoch  uint32 // of the active changes, from 2
+	floor  uint32 // no entry with an active change has a lower epoch
 	frozen []*Frozen
 	lastID element.CheckpointID
 	err    error
 
 	views []*Frozen // by FreezeFull, whose scan may not be over
+	spill *spiller  // nil without Config.Spill
 
 	// After an Abandon:
 	carried   uint32     // epoch of the keys whose change is active, but whose value a reader may see; or noEpoch
@@ -69,10 +73,14 @@ func New(cfg Config) *Store {
 	cfg.MaxKeySize = limited(cfg.MaxKeySize, MaxKeySize)
 	cfg.MaxValueSize = limited(cfg.MaxValueSize, MaxValueSize)
 	cfg.MaxBytes = limited(cfg.MaxBytes, DefaultMaxBytes)
-	return &Store{
+	s := &Store{
 		cfg: cfg, seed: maphash.MakeSeed(), arena: newArena(cfg.MaxBytes),
-		byName: make(map[string]*Table), epoch: 1, carried: noEpoch, pool: changePool{keep: 1},
+		byName: make(map[string]*Table), epoch: loaded + 1, floor: loaded + 1, carried: noEpoch, pool: changePool{keep: 1},
 	}
+	if cfg.Spill != nil {
+		s.spill = newSpiller(cfg.Spill)
+	}
+	return s
 }
 
 func limited[T int | int64](v, most T) T {
@@ -111,8 +119,8 @@ func (s *Store) Freeze(id element.CheckpointID) *Frozen {
 		s.fail(fault.Restartf(fault.Failed, "freeze of checkpoint %d after checkpoint %d", id, s.lastID))
 	}
 	s.lastID = max(s.lastID, id)
-	f := &Frozen{id: id, epoch: s.epoch, infos: s.Tables(), chunks: s.arena.chunks,
-		lists: make([]changeList, len(s.tables)), err: s.err}
+	f := &Frozen{id: id, epoch: s.epoch, floor: s.floor, infos: s.Tables(), chunks: s.arena.chunks,
+		lists: make([]changeList, len(s.tables)), err: s.Err()}
 	blocks := 0
 	for i, t := range s.tables {
 		f.lists[i] = t.active
@@ -123,7 +131,7 @@ func (s *Store) Freeze(id element.CheckpointID) *Frozen {
 	}
 	s.pool.keep = max(1, 2*blocks, s.pool.keep-s.pool.keep/8)
 	s.epoch++
-	s.carried = noEpoch
+	s.floor, s.carried = s.epoch, noEpoch
 	s.discardScraps()
 	s.frozen = append(s.frozen, f)
 	return f
@@ -141,7 +149,7 @@ func (s *Store) Commit(id element.CheckpointID) {
 		gates := s.gates()
 		for i := range f.lists {
 			if f.lists[i].len > 0 {
-				s.garbage.push(garbage{table: s.tables[i], list: f.lists[i], epoch: f.epoch, gates: gates})
+				s.garbage.push(garbage{table: s.tables[i], list: f.lists[i], epoch: f.epoch, floor: f.floor, gates: gates})
 			} else {
 				s.pool.releaseList(f.lists[i].blocks)
 			}
@@ -179,6 +187,7 @@ func (s *Store) Rollback() {
 	}
 	s.discardScraps()
 	s.epoch++
+	s.floor = s.epoch
 	s.err = nil
 }
 
@@ -230,7 +239,7 @@ func (s *Store) drop(t *Table, l changeList, gates []*Frozen) {
 			e.change = claimed
 		}
 	}
-	s.garbage.push(garbage{table: t, list: l, epoch: s.epoch, dropped: true, gates: gates})
+	s.garbage.push(garbage{table: t, list: l, epoch: s.epoch, floor: s.epoch, dropped: true, gates: gates})
 }
 
 // Load sets committed state while a task is restored: it leaves no change to persist. The table must be registered.
@@ -243,7 +252,7 @@ func (s *Store) Load(table string, key, value []byte) error {
 	e, r := t.writable(key)
 	if e == nil {
 		s.reclaim()
-		return s.err
+		return s.Err()
 	}
 	n := uint32(len(value))
 	if e.valLen == absent || !sameSlot(e.valLen, n) {
@@ -262,7 +271,7 @@ func (s *Store) Load(table string, key, value []byte) error {
 		}
 		e.val = v
 	}
-	e.valLen, e.epoch = n, 0
+	e.valLen, e.epoch = n, loaded
 	copy(s.arena.chunks.at(e.val, n), value)
 	return nil
 }
@@ -273,11 +282,19 @@ func (s *Store) LoadDelete(table string, key []byte) error {
 	if err != nil {
 		return err
 	}
-	e, r := t.find(t.hash(key), key)
+	h := t.hash(key)
+	e, r := t.find(h, key)
+	for again := e == nil && t.spill != nil; again; again = s.reclaim() {
+		var ok bool
+		if e, r, ok = t.fetch(h, key); e != nil || ok {
+			break
+		}
+	}
 	if e == nil || e.valLen == absent {
-		return nil
+		return s.Err()
 	}
 	s.arena.release(e.val, e.valLen)
+	e.val, e.valLen, e.epoch = 0, absent, loaded
 	t.live--
 	t.forget(r, e)
 	return nil
@@ -299,6 +316,11 @@ func (s *Store) loadable(table string, key, value []byte) (*Table, error) {
 	if s.drain(math.MaxInt); !s.garbage.empty() || len(s.lingering) > 0 {
 		return nil, fault.Restartf(fault.Failed, "state %q: loaded while a snapshot is being read", table)
 	}
+	if sp := s.spill; sp != nil {
+		if sp.restored++; sp.restored%loadsPerBatch == 0 {
+			return t, s.EndBatch()
+		}
+	}
 	return t, nil
 }
 
@@ -306,14 +328,7 @@ func (s *Store) loadable(table string, key, value []byte) (*Table, error) {
 // false. The bytes are valid during the call; fn must not write to the store.
 func (s *Store) All(fn func(table int, key, value []byte) bool) {
 	for _, t := range s.tables {
-		more := true
-		t.index.all(func(r ref) bool {
-			if e := s.arena.chunks.entry(r); e.valLen != absent {
-				more = fn(t.number, s.arena.chunks.key(r, e.keyLen), s.arena.chunks.at(e.val, e.valLen))
-			}
-			return more
-		})
-		if !more {
+		if !t.all(func(key, value []byte) bool { return fn(t.number, key, value) }) {
 			return
 		}
 	}
@@ -329,8 +344,16 @@ func (s *Store) Entries() iter.Seq[Entry] {
 }
 
 // Err reports why writes were not stored since the last Rollback: a key or value beyond the limits (ErrTooLarge) or a
-// full store (ErrFull). A state with an error must not be committed: the next Frozen carries it, too.
-func (s *Store) Err() error { return s.err }
+// full store (ErrFull). A state with an error must not be committed: the next Frozen carries it, too. An error that wraps
+// ErrSpill stays for good.
+func (s *Store) Err() error {
+	if s.spill != nil {
+		if err := s.spill.broken.Load(); err != nil {
+			return *err
+		}
+	}
+	return s.err
+}
 
 func (s *Store) fail(err error) {
 	if s.err == nil {
@@ -341,6 +364,9 @@ func (s *Store) fail(err error) {
 // reclaim works off all garbage for a write that found the store full, and says whether trying again makes sense. If not,
 // Err reports it.
 func (s *Store) reclaim() bool {
+	if s.spill != nil && s.spill.broken.Load() != nil {
+		return false
+	}
 	s.discardScraps()
 	if before := s.garbage; !before.empty() {
 		if s.drain(math.MaxInt); s.garbage.head != before.head {
@@ -398,11 +424,14 @@ func (s *Store) UncommittedBytes() int64 {
 	return n
 }
 
-// Bytes is the memory that the store holds: chunks, indexes and change lists, free parts included.
+// Bytes is the memory that the store holds: chunks, indexes and change lists, free parts included, and what says where the
+// spilled keys are.
 func (s *Store) Bytes() int64 {
 	n := s.arena.bytes + int64(s.pool.total)*changeBlockBytes
 	for _, t := range s.tables {
-		n += t.index.slots * 8
+		if n += t.index.slots * 8; t.spill != nil {
+			n += t.spill.memory
+		}
 	}
 	for _, f := range s.arena.free {
 		n += int64(cap(f)) * 4

@@ -11,7 +11,8 @@ type Table struct {
 	number int // place in the order of registration
 	index  index
 	active changeList
-	live   int // keys that have a value
+	live   int       // keys that have a value
+	spill  *spillDir // nil until something was spilled
 }
 
 func (t *Table) hash(key []byte) uint32 {
@@ -52,9 +53,15 @@ func (t *Table) insert(h uint32, key []byte) (*entry, ref) {
 	return e, r
 }
 
-// forget gives back an entry that has no value and no change in an epoch which may still be rolled back.
+// forget gives back an entry that has no value and no change in an epoch which may still be rolled back. One whose key may
+// be in a block stays, so that the value there is not found, until the block is written anew.
 func (t *Table) forget(r ref, e *entry) {
-	t.index.remove(t.hash(t.s.arena.chunks.key(r, e.keyLen)), r)
+	h := t.hash(t.s.arena.chunks.key(r, e.keyLen))
+	if t.spill != nil && t.spill.may(h) && t.s.spill.plant != plantForget {
+		e.epoch = max(e.epoch, loaded)
+		return
+	}
+	t.index.remove(h, r)
 	n := e.keyLen
 	*e = entry{valLen: absent} // stale garbage may still look at it
 	t.s.arena.release(r, entrySize+n)
@@ -62,7 +69,16 @@ func (t *Table) forget(r ref, e *entry) {
 
 // Get gives the newest value of a key. The bytes are valid until the next write to the store and must not be changed.
 func (t *Table) Get(key []byte) ([]byte, bool) {
-	e, _ := t.find(t.hash(key), key)
+	h := t.hash(key)
+	e, _ := t.find(h, key)
+	if t.spill != nil {
+		if e == nil {
+			return t.getSpilled(h, key)
+		}
+		if e.epoch < t.s.floor {
+			e.change = 1 // used
+		}
+	}
 	if e == nil || e.valLen == absent {
 		return nil, false
 	}
@@ -72,13 +88,7 @@ func (t *Table) Get(key []byte) ([]byte, bool) {
 // All yields every key that has a value now, committed or not, in no order. The bytes are valid until the next write to the
 // store and must not be changed; the loop must not write to the table.
 func (t *Table) All() iter.Seq2[[]byte, []byte] {
-	return func(yield func(key, value []byte) bool) {
-		chunks := t.s.arena.chunks
-		t.index.all(func(r ref) bool {
-			e := chunks.entry(r)
-			return e.valLen == absent || yield(chunks.key(r, e.keyLen), chunks.at(e.val, e.valLen))
-		})
-	}
+	return func(yield func(key, value []byte) bool) { t.all(yield) }
 }
 
 // Put sets the value of a key; nil is stored as an empty value. Both are copied. A key or value beyond the store's
@@ -140,7 +150,14 @@ func (t *Table) upsert(e *entry, r ref, n uint32) (value []byte, existed bool) {
 
 // Delete takes the value of a key away.
 func (t *Table) Delete(key []byte) {
-	e, r := t.find(t.hash(key), key)
+	h := t.hash(key)
+	e, r := t.find(h, key)
+	for again := e == nil && t.spill != nil; again; again = t.s.reclaim() {
+		var ok bool
+		if e, r, ok = t.fetch(h, key); e != nil || ok {
+			break
+		}
+	}
 	if e == nil || e.valLen == absent {
 		return
 	}
@@ -165,6 +182,11 @@ func (t *Table) writable(key []byte) (*entry, ref) {
 	if e, r := t.find(h, key); e != nil {
 		return e, r
 	}
+	if t.spill != nil {
+		if e, r, ok := t.fetch(h, key); e != nil || !ok {
+			return e, r
+		}
+	}
 	return t.insert(h, key)
 }
 
@@ -181,7 +203,7 @@ func (t *Table) set(e *entry, r ref, n uint32) ([]byte, bool) {
 	}
 	v, ok := a.alloc(n)
 	if !ok {
-		if e.valLen == absent && e.epoch == 0 {
+		if e.valLen == absent && e.epoch == backed {
 			t.forget(r, e) // just inserted
 		}
 		return nil, false
