@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -83,5 +84,38 @@ func TestADerivedTransactionTimeoutThatIsTooLongIsShownWhereItComesFrom(t *testi
 	require.Equal(t, "environment MILLWEIR_CHECKPOINTING_TIMEOUT: transaction.timeout: 24h6s is out of range: from 1s to 24h; it is the larger of checkpointing.interval (1s) and checkpointing.min-pause (0s), plus checkpointing.timeout (24h), plus 5s", ps.Error())
 	for _, loose := range []string{"checkpointing.mode=at-least-once", "checkpointing.interval=disabled"} {
 		mustLoad(t, minimal, []string{loose, "checkpointing.timeout=24h"}, nil) // no transaction, no timeout of one
+	}
+}
+
+// TestAProgramIsToldTheSame: every figure of a processor.Config beyond its range, by the name of the setting.
+func TestAProgramIsToldTheSame(t *testing.T) {
+	obeyAll(t)
+	for _, path := range rules.Paths() {
+		row, ok := rows[path]
+		require.True(t, ok, path)
+		field := row.field
+		if field == "DisabledCheckpoints" {
+			field = "Interval"
+		}
+		c := mustLoad(t, minimal, strings.Fields(row.with), nil).Processor()
+		v := reflect.ValueOf(&c).Elem()
+		for name := range strings.SplitSeq(field, ".") {
+			v = v.FieldByName(name)
+		}
+		r, _ := rules.Of(path)
+		switch beyond := r.Max + 1; {
+		case v.Type() == reflect.TypeFor[time.Duration]():
+			v.SetInt(int64(beyond) * int64(time.Millisecond))
+		case v.Kind() == reflect.Float64:
+			v.SetFloat(beyond)
+		default:
+			v.SetInt(int64(beyond))
+		}
+		var lines []string
+		for _, m := range c.Check() {
+			lines = append(lines, m.String())
+		}
+		require.Len(t, lines, 1, path)
+		require.Regexp(t, "^"+regexp.QuoteMeta(path)+": .* is out of range: from .* to .*", lines[0])
 	}
 }
