@@ -9,9 +9,10 @@ import (
 )
 
 // convert makes the records for one target in one allocation, two when there are headers. source is the partition that
-// records without a key follow. size is the estimate of the bytes that they hold.
-func convert(t *Target, source int32, recs []element.Record) (out []kgo.Record, size int64) {
-	out = make([]kgo.Record, len(recs))
+// records without a key follow.
+func convert(t *Target, source int32, recs []element.Record) batch {
+	out := make([]kgo.Record, len(recs))
+	b := batch{recs: out}
 	nullKey := source % t.Partitions
 	headers := 0
 	for i := range recs {
@@ -25,16 +26,18 @@ func convert(t *Target, source int32, recs []element.Record) (out []kgo.Record, 
 			o.Partition = partitionFor(r.Key, t.Partitions)
 		}
 		headers += len(r.Headers)
-		size += int64(r.Size())
+		b.size += int64(r.Size())
+		b.payload += int64(len(r.Key) + len(r.Value))
 	}
 	if headers > 0 {
-		copyHeaders(out, recs, headers)
+		b.payload += copyHeaders(out, recs, headers)
 	}
-	return out, size
+	return b
 }
 
-// copyHeaders copies header slices: unlike keys and values they are the caller's again after Write.
-func copyHeaders(out []kgo.Record, recs []element.Record, total int) {
+// copyHeaders copies header slices: unlike keys and values they are the caller's again after Write. It gives the bytes of
+// their keys and values.
+func copyHeaders(out []kgo.Record, recs []element.Record, total int) (bytes int64) {
 	slab := make([]kgo.RecordHeader, 0, total)
 	for i := range recs {
 		if len(recs[i].Headers) == 0 {
@@ -43,7 +46,9 @@ func copyHeaders(out []kgo.Record, recs []element.Record, total int) {
 		from := len(slab)
 		for _, h := range recs[i].Headers {
 			slab = append(slab, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+			bytes += int64(len(h.Key) + len(h.Value))
 		}
 		out[i].Headers = slab[from:len(slab):len(slab)]
 	}
+	return bytes
 }

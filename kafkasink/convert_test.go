@@ -34,9 +34,11 @@ func TestConvertKeepsTheRecord(t *testing.T) {
 		{Key: nil, Value: []byte{}},
 		{Key: []byte{}, Value: nil, Headers: headers[2:]},
 	}
-	out, size := convert(target, 7, recs)
+	b := convert(target, 7, recs)
+	out := b.recs
 	require.Len(t, out, 3)
-	require.Equal(t, int64(recs[0].Size()+recs[1].Size()+recs[2].Size()), size)
+	require.Equal(t, int64(recs[0].Size()+recs[1].Size()+recs[2].Size()), b.size)
+	require.Equal(t, int64(7), b.payload)
 	require.Equal(t, []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a"}, {Key: "b", Value: []byte{}}}, out[0].Headers)
 	require.Equal(t, "out", out[0].Topic)
 	require.Equal(t, int64(1234), out[0].Timestamp.UnixMilli())
@@ -61,6 +63,7 @@ type sinkhole struct{}
 func (sinkhole) ProduceBatch(context.Context, []kgo.Record) error { return nil }
 func (sinkhole) Seal(context.Context, element.CheckpointID) error { return nil }
 func (sinkhole) Reopen(context.Context) error                     { return nil }
+func (sinkhole) Unanswered() int64                                { return 0 }
 
 func TestWriteAllocatesOncePerBatch(t *testing.T) {
 	s, err := New(Config{Transactions: sinkhole{}, Targets: []Target{{Name: "out", Topic: "out", Partitions: 4}}})

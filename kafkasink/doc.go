@@ -27,7 +27,10 @@
 //	    releases and barriers taken back. One task owns one partition of its input and all of the keys in it, and the
 //	    client keeps the order per output partition; so the order per key holds. (The argument is at Writer.drain.)
 //	I3  Held-back bytes of the instance are at most the limit plus one batch per task. Above the limit Write blocks:
-//	    the task stops, its inbox fills, the source pauses.
+//	    the task stops, its inbox fills, the source pauses. So it does when the client has as much as the Outflow allows.
+//	    With an Outflow what is unflushed is bounded by what the brokers acknowledge in a quarter of a checkpoint's timeout:
+//	    half of that in the client, and half held back. A writer that is direct waits for the client alone, which empties
+//	    by itself; so nobody waits for room that only his own barrier can make.
 //	I4  A nil key or value stays nil (null), an empty one stays empty; headers keep their order and repeats.
 //	I5  The partition of a keyed record is the one that Kafka's Java client chooses: toPositive(murmur2(key)) mod count.
 //	    A record without a key goes to the partition numbered like the task's, mod count, so its order holds as well.
@@ -38,5 +41,5 @@
 // engine uses. Seal, Release and Resume wait for each other.
 //
 // Files: sink.go (Sink: Seal, Release, Drop, Discard), resume.go (barriers that are taken back), writer.go (Writer:
-// hold-back and its order), convert.go (element.Record to kgo.Record), origin.go (which input made a record), partition.go (where a keyed record goes).
+// hold-back and its order), outflow.go (Outflow: waits, log, figures), throttle.go (how much may be unflushed: pure), convert.go (element.Record to kgo.Record), origin.go (which input made a record), partition.go (where a keyed record goes).
 package kafkasink

@@ -20,7 +20,7 @@ func TestOriginNamesTheInput(t *testing.T) {
 		for k := range recs {
 			recs[k].Offset = int64(i*1000 + k*2)
 		}
-		out, _ := convert(&Target{Topic: "out", Partitions: 1}, 0, recs)
+		out := convert(&Target{Topic: "out", Partitions: 1}, 0, recs).recs
 		from.mark(task, recs, out)
 		writes = append(writes, out)
 	}

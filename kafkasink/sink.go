@@ -32,6 +32,9 @@ type Transactions interface {
 	Seal(ctx context.Context, id element.CheckpointID) error
 	// Reopen takes back a Seal that succeeded and whose commit has not begun: the transaction takes records again.
 	Reopen(ctx context.Context) error
+	// Unanswered gives the bytes of keys, values and headers that are handed over and not answered by a broker. After a Seal
+	// that failed it is what was still missing then.
+	Unanswered() int64
 }
 
 // Target is one sink of the plan; its index in Config.Targets is the sink's index there.
@@ -55,6 +58,9 @@ type Config struct {
 	NoHoldBack bool
 	// HoldBackLimit is in bytes over all writers; 0 = 64 MiB.
 	HoldBackLimit int64
+	// Outflow bounds what is unflushed to what can be flushed in time; nil = nothing does. It is the process's, of which one
+	// attempt runs at a time.
+	Outflow *Outflow
 	// OnHoldBackFull, if not nil, is called on a task's goroutine each time that its Write starts to wait for room.
 	OnHoldBackFull func(task element.TaskID, held int64)
 	// Logger, nil = slog.Default().
@@ -111,6 +117,9 @@ func New(cfg Config) (*Sink, error) {
 	}
 	s.over, s.end = context.WithCancel(context.Background())
 	s.draining <- struct{}{}
+	if cfg.Outflow != nil {
+		cfg.Outflow.begin()
+	}
 	return s, nil
 }
 
@@ -153,12 +162,39 @@ func (s *Sink) Seal(ctx context.Context, id element.CheckpointID) error {
 			return err
 		}
 	}
-	if err := s.cfg.Transactions.Seal(ctx, id); err != nil {
+	if err := s.flush(ctx, id); err != nil {
 		s.broken = err
 		return err
 	}
 	s.sealed = id
 	return nil
+}
+
+func (s *Sink) flush(ctx context.Context, id element.CheckpointID) error {
+	seal := func() error { return s.cfg.Transactions.Seal(ctx, id) }
+	if s.cfg.Outflow == nil {
+		return seal()
+	}
+	return s.cfg.Outflow.flush(s.cfg.Transactions, seal)
+}
+
+// send hands records to the transactions, when the client has room for them.
+func (s *Sink) send(ctx context.Context, b batch) error {
+	if o := s.cfg.Outflow; o != nil {
+		if err := o.room(ctx, s.over, s.cfg.Transactions); err != nil {
+			return err
+		}
+		o.hand(b.payload)
+	}
+	return s.cfg.Transactions.ProduceBatch(ctx, b.recs)
+}
+
+// holdBackLimit is what may be held back at the moment.
+func (s *Sink) holdBackLimit() int64 {
+	if s.cfg.Outflow == nil {
+		return s.cfg.HoldBackLimit
+	}
+	return min(s.cfg.HoldBackLimit, s.cfg.Outflow.held.Load())
 }
 
 // Release ends the hold-back of barrier id after its commit: what the writers hold since then goes into the next
@@ -251,7 +287,7 @@ func (s *Sink) wake() {
 // It must look at w as well as at the bytes. A writer whose queue was released while it slept has to go on although
 // others, that passed the next barrier already, hold up to the limit again: it is the one whose barrier they wait for.
 func (s *Sink) waitForRoom(ctx context.Context, w *Writer) error {
-	if s.held.Load() < s.cfg.HoldBackLimit {
+	if s.held.Load() < s.holdBackLimit() {
 		return nil
 	}
 	s.noteFull(w.task)
@@ -261,7 +297,7 @@ func (s *Sink) waitForRoom(ctx context.Context, w *Writer) error {
 		s.mu.Lock()
 		room := s.room
 		s.mu.Unlock()
-		if s.held.Load() < s.cfg.HoldBackLimit || !w.holding() {
+		if s.held.Load() < s.holdBackLimit() || !w.holding() {
 			return nil
 		}
 		select {
@@ -280,7 +316,7 @@ func (s *Sink) noteFull(task element.TaskID) {
 	s.warned = true
 	s.mu.Unlock()
 	if first {
-		s.log.Warn("the hold-back of output is full: tasks wait for the checkpoint's commit", "task", task.String(), "limit_bytes", s.cfg.HoldBackLimit)
+		s.log.Warn("the hold-back of output is full: tasks wait for the checkpoint's commit", "task", task.String(), "limit_bytes", s.holdBackLimit())
 	}
 	if s.cfg.OnHoldBackFull != nil {
 		s.cfg.OnHoldBackFull(task, s.held.Load())

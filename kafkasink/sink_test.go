@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,9 +28,12 @@ type recorder struct {
 
 	reopened int
 	gate     chan struct{} // if not nil, each ProduceBatch takes a value first
+	missing  atomic.Int64  // bytes without an answer
 }
 
 func newRecorder() *recorder { return &recorder{txns: [][]string{nil}} }
+
+func (r *recorder) Unanswered() int64 { return r.missing.Load() }
 
 func (r *recorder) ProduceBatch(ctx context.Context, recs []kgo.Record) error {
 	if r.gate != nil {

@@ -32,8 +32,9 @@ type queue struct {
 }
 
 type batch struct {
-	recs []kgo.Record
-	size int64
+	recs    []kgo.Record
+	size    int64 // in memory
+	payload int64 // keys, values and headers
 }
 
 // Write takes records for a sink of the plan: into the open transaction, or held back when a barrier was passed that is
@@ -49,21 +50,21 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	if sink < 0 || sink >= len(w.sink.cfg.Targets) {
 		return fault.Stopf(fault.Failed, "task %s writes to sink %d of %d", w.task, sink, len(w.sink.cfg.Targets))
 	}
-	out, size := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
-	if err := w.fits(&w.sink.cfg.Targets[sink], recs, out); err != nil {
+	b := convert(&w.sink.cfg.Targets[sink], w.task.Partition, recs)
+	if err := w.fits(&w.sink.cfg.Targets[sink], recs, b.recs); err != nil {
 		return err
 	}
-	w.from.mark(w.task, recs, out)
+	w.from.mark(w.task, recs, b.recs)
 	for w.holding() {
 		if err := w.sink.waitForRoom(ctx, w); err != nil {
 			return err
 		}
-		if done, err := w.hold(batch{recs: out, size: size}); done {
+		if done, err := w.hold(b); done {
 			return err
 		}
 	}
 	// Direct: only this goroutine can make it hold again, so no lock is needed while the records are handed over.
-	if err := w.sink.cfg.Transactions.ProduceBatch(ctx, out); err != nil {
+	if err := w.sink.send(ctx, b); err != nil {
 		return fmt.Errorf("sink %s: %w", w.sink.cfg.Targets[sink].Name, err)
 	}
 	return nil
@@ -169,7 +170,7 @@ func (w *Writer) drain(ctx context.Context, id element.CheckpointID) error {
 		if w.sink.over.Err() != nil {
 			return ErrDiscarded
 		}
-		err := w.sink.cfg.Transactions.ProduceBatch(ctx, b.recs)
+		err := w.sink.send(ctx, b)
 		w.sink.held.Add(-b.size)
 		w.sink.wake()
 		if err != nil {

@@ -163,6 +163,10 @@ var (
 	descSkipped    = desc("num_records_skipped", "Records that the policy of their source let go, likewise.", "stage", labelPartition)
 	descStored     = desc("state_size_bytes", "What the committed state of a task is stored in.", "stage", labelPartition)
 	descUncommit   = desc("uncommitted_bytes", "State of a task that has changed since the last commit.", "stage", labelPartition)
+	descUnflushed  = desc("output_unflushed_limit_bytes", "Output that may be unacknowledged, and as much again held back, so that a checkpoint can flush it in time.")
+	descOutRate    = desc("output_acknowledged_bytes_per_second", "What the brokers acknowledge in a second when they are kept busy, as far as it was seen; 1 MiB before that.")
+	descHeldUp     = desc("output_held_up", "1 while tasks wait for the brokers to acknowledge output, and half a minute beyond.")
+	descOutWait    = desc("output_wait_seconds", "Time that tasks have waited for the brokers to acknowledge output, added up.")
 	descLooping    = desc("feedback_records", "Records on feedback edges at committed checkpoints, added up: what a failure right behind each would have lost.")
 	descCommitted  = desc("committed_offset", "Committed position of a partition that the instance owns: the next offset to process.", labelTopic, labelPartition)
 	descLag        = desc("records_lag", "Last stable offset minus committed position of a partition that the instance owns.", labelTopic, labelPartition)
@@ -171,7 +175,7 @@ var (
 
 	descs = []*prometheus.Desc{descInfo, descState, descReady, descRestarts, descAttempt, descTotal, descCompleted, descFailed, descAbandoned, descInProgress,
 		descLastID, descLastTime, descDuration, descPhase, descSize, descFull, descBuffered, descAlignment, descDelay,
-		descIn, descOut, descSkipped, descStored, descUncommit, descLooping, descCommitted, descLag, descOpen, descLagErrors}
+		descIn, descOut, descSkipped, descStored, descUncommit, descUnflushed, descOutRate, descHeldUp, descOutWait, descLooping, descCommitted, descLag, descOpen, descLagErrors}
 )
 
 // Describe gives all that Collect may give.
@@ -197,6 +201,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	_, ready := m.s.ops.Ready(ctx)
 	gauge(out, descReady, oneIf(ready))
 	m.collectCheckpoints(out)
+	m.collectOutflow(out)
 	r := m.s.runner.Load()
 	if r == nil {
 		return
@@ -209,6 +214,17 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge(out, descAttempt, float64(st.Attempt))
 	m.collectTasks(out, st)
 	m.lag.collect(ctx, out)
+}
+
+func (m *metrics) collectOutflow(out chan<- prometheus.Metric) {
+	if m.s.outflow == nil {
+		return
+	}
+	st := m.s.outflow.Stats()
+	gauge(out, descUnflushed, float64(st.Limit))
+	gauge(out, descOutRate, st.Rate)
+	gauge(out, descHeldUp, oneIf(st.Throttled))
+	counter(out, descOutWait, st.Waited.Seconds())
 }
 
 func oneIf(yes bool) float64 {

@@ -1,8 +1,11 @@
 package processor
 
 import (
+	"log/slog"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -32,4 +35,31 @@ func TestCommitsOfOffsetsAreNoCheckpoints(t *testing.T) {
 		require.Equal(t, disabled, m.totals().Triggered == 0)
 		require.Equal(t, disabled, m.last == nil)
 	}
+}
+
+// ofOutflow gathers the metrics of the outflow alone.
+type ofOutflow struct{ *metrics }
+
+func (o ofOutflow) Collect(out chan<- prometheus.Metric) { o.collectOutflow(out) }
+
+// TestOutputThatTheBrokersHoldUpIsSeen: the bound, the rate, and whether tasks wait are metrics of every service.
+func TestOutputThatTheBrokersHoldUpIsSeen(t *testing.T) {
+	cfg := Config{CheckpointTimeout: 80 * time.Second}.withDefaults()
+	out, err := newOutflow(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(ofOutflow{newMetrics(&service{outflow: out})})
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
+	}
+	require.Equal(t, map[string]float64{"millweir_output_unflushed_limit_bytes": 10 << 20, "millweir_output_acknowledged_bytes_per_second": 1 << 20,
+		"millweir_output_held_up": 0, "millweir_output_wait_seconds": 0}, got, "an eighth of the timeout at a mebibyte a second")
+
+	cfg.DisabledCheckpoints = true
+	out, err = newOutflow(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.EqualValues(t, 30<<20/8, out.Stats().Limit, "offsets have a timeout of their own")
 }

@@ -3,12 +3,14 @@ package processor
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/kafkasink"
+	"github.com/millweir/millweir/txn"
 )
 
 // outputs is what the output topics were at the beginning of the attempt. They may be made anew while the service runs,
@@ -74,6 +76,15 @@ func (o *outputs) maxRequest() int32 {
 	return o.request
 }
 
+// newOutflow makes what keeps output that is not flushed so small that a checkpoint can flush it in time.
+func newOutflow(c Config, log *slog.Logger) (*kafkasink.Outflow, error) {
+	timeout := c.CheckpointTimeout
+	if c.DisabledCheckpoints {
+		timeout = offsetsTimeout
+	}
+	return kafkasink.NewOutflow(kafkasink.OutflowConfig{Timeout: timeout, Most: max(c.HoldBackLimit, txn.DefaultMaxBufferedBytes), Logger: log})
+}
+
 func (s *service) newSink() (engine.Sink, error) {
 	o := &s.outputs
 	o.mu.Lock()
@@ -83,7 +94,7 @@ func (s *service) newSink() (engine.Sink, error) {
 		targets[i] = kafkasink.Target{Name: out.Name, Topic: out.Topic, TopicID: topic.ID, Partitions: topic.Partitions, MaxBytes: o.most[out.Topic]}
 	}
 	o.mu.Unlock()
-	k, err := kafkasink.New(kafkasink.Config{Transactions: s.manager, Targets: targets, HoldBackLimit: s.cfg.HoldBackLimit, NoHoldBack: s.cfg.loose(), Logger: s.log})
+	k, err := kafkasink.New(kafkasink.Config{Transactions: s.manager, Targets: targets, HoldBackLimit: s.cfg.HoldBackLimit, Outflow: s.outflow, NoHoldBack: s.cfg.loose(), Logger: s.log})
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasink"
 	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
@@ -33,6 +34,9 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 		return err
 	}
 	s := &service{plan: plan, cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
+	if s.outflow, err = newOutflow(cfg, s.log); err != nil {
+		return err
+	}
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	s.ops = newOperations(ctx, s, quit)
@@ -69,6 +73,7 @@ type service struct {
 	group       *kafkasrc.Group
 	outputs     outputs
 	manager     committing
+	outflow     *kafkasink.Outflow // set at the start
 	later       goneSearch
 	local       engine.LocalCopy // nil without one
 	runner      atomic.Pointer[engine.Runner]

@@ -93,6 +93,7 @@ func (m *Manager) exec(j *job, a Action) (ev Event, answered bool) {
 	case ActBegin:
 		c.reset()
 		m.stats = Stats{Slot: a.Slot}
+		m.flow.through(c.cl)
 		return Event{Kind: EvBegun, Answer: j.answer(c.cl.BeginTransaction())}, true
 	case ActMarker:
 		return Event{}, m.produceMarker(j, c)
@@ -194,6 +195,7 @@ func (m *Manager) closeClient(slot int) {
 		return
 	}
 	c.aborting.Store(true)
+	m.flow.drops(c.cl)
 	c.limits.cuts.close(c.cl)
 	if m.open == c {
 		m.setGate(nil)
@@ -248,6 +250,7 @@ func (m *Manager) drop(j *job, c *client) Event {
 	ctx, cancel := m.detached(j.ctx)
 	defer cancel()
 	c.aborting.Store(true)
+	m.flow.drops(c.cl)
 	err := c.cl.AbortBufferedRecords(ctx)
 	if err == nil {
 		m.setGate(nil)

@@ -30,7 +30,44 @@ type Manager struct {
 	gate   sync.RWMutex
 	open   *client // under gate: the client whose transaction takes records, or nil
 	sealed atomic.Bool
+	flow   flow
 }
+
+// flow is what the bytes without an answer are read from, also while a control call runs.
+type flow struct {
+	mu   sync.Mutex
+	cl   *kgo.Client // under mu: the client of the last transaction that began; nil = it has dropped what it had
+	left int64       // under mu: what it had then
+}
+
+func (f *flow) unanswered() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cl == nil {
+		return f.left
+	}
+	return f.cl.BufferedProduceBytes()
+}
+
+// through says that a client has a new transaction.
+func (f *flow) through(cl *kgo.Client) {
+	f.mu.Lock()
+	f.cl, f.left = cl, 0
+	f.mu.Unlock()
+}
+
+// drops says that a client is about to drop what it has.
+func (f *flow) drops(cl *kgo.Client) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cl == cl {
+		f.cl, f.left = nil, cl.BufferedProduceBytes()
+	}
+}
+
+// Unanswered gives the bytes of keys, values and headers that were handed over and that no broker has answered. After a
+// transaction failed it is what was missing when it was dropped, until the next one begins. Safe for concurrent use.
+func (m *Manager) Unanswered() int64 { return m.flow.unanswered() }
 
 // NewManager checks the configuration. It does not connect; Init does.
 func NewManager(cfg Config) (*Manager, error) {

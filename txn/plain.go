@@ -42,7 +42,11 @@ type Plain struct {
 	cl     *plainClient // under mu; nil = closed, or given up
 	cur    *wave        // under mu
 	closed bool         // under mu
+	flow   flow
 }
+
+// Unanswered is the Manager's; what an Abort dropped counts until the next Init.
+func (p *Plain) Unanswered() int64 { return p.flow.unanswered() }
 
 // plainClient is a client and the first of its records that failed.
 type plainClient struct {
@@ -150,6 +154,7 @@ func (p *Plain) Init(ctx context.Context) error {
 	p.cl = &plainClient{Client: cl, limits: l}
 	p.cur = newWave(p.cl)
 	p.mu.Unlock()
+	p.flow.through(cl)
 	p.stats = Stats{}
 	if p.cfg.Hooks.Initialised != nil {
 		p.cfg.Hooks.Initialised(0)
@@ -353,6 +358,7 @@ func (p *Plain) drop() {
 	for _, o := range append(waves, w) {
 		o.dropped.Store(true)
 	}
+	p.flow.drops(cl.Client)
 	cl.limits.cuts.close(cl.Client) // lets out producers that wait for room
 	w.release(1)
 	p.stats.Records += w.produced.Load()

@@ -30,6 +30,7 @@ type either interface {
 	ProduceBatch(context.Context, []kgo.Record) error
 	Seal(context.Context, element.CheckpointID) error
 	Reopen(context.Context) error
+	Unanswered() int64
 	Commit(context.Context, checkpoint.Commit) error
 	CommitInitial(context.Context, checkpoint.Commit) error
 	FenceGone(context.Context, []string, func(context.Context) ([]string, error)) ([]string, error)
