@@ -201,8 +201,12 @@ func (c *Coordinator) enter(now time.Duration) {
 		return
 	}
 	p := c.flights[i]
-	c.fail(p, FailureTimeout, fault.Restart, fault.Restartf(fault.Failed, "checkpoint %d is not complete after %v (timeout %v): %v, %d barriers and %d acknowledgements missing",
-		p.id, c.now-p.triggered, c.cfg.Timeout, p.phase, p.barriers, p.acks))
+	missing := ""
+	if p.flushAsked && !p.flushed {
+		missing = "; the brokers have not acknowledged the outputs"
+	}
+	c.fail(p, FailureTimeout, fault.Restart, fault.Restartf(fault.Failed, "checkpoint %d is not complete after %v (timeout %v): %v, %d barriers and %d acknowledgements missing%s",
+		p.id, c.now-p.triggered, c.cfg.Timeout, p.phase, p.barriers, p.acks, missing))
 }
 
 // leave ends every input: what may be triggered now is, and the actions go to the driver.

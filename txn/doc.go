@@ -71,7 +71,7 @@
 //	    partitions stand at the checkpoint and the others at the one before, both of them complete. The class is Unconfirmed
 //	    then, or harder, so that nobody takes either for certain.
 //
-// Goroutines: Init runs one goroutine per slot and waits for all. The clients own theirs; Close ends them. Produce may
+// Goroutines: Init runs one goroutine per slot and waits for all; Seal runs one that tells of a stall and waits for it. The clients own theirs; Close ends them. Produce may
 // be called from many goroutines. Init, Seal, Commit, CommitInitial, Reopen, Abort and Close exclude each other; a
 // caller waits for its turn as long as its context lives.
 //
@@ -79,5 +79,5 @@
 // config.go, manager.go (the driver: life of the clients), produce.go (the hot path), client.go (one client and the
 // count of its promises), control.go (Seal, Commit, Abort), exec.go (actions), offsets.go (TxnOffsetCommit),
 // pieces.go (how many offsets go at once), failure.go (the record that is to blame), limits.go, cuts.go (how large
-// batches and requests may be), gone.go (what instances that are gone left open); plain.go, plain_commit.go (Plain).
+// batches and requests may be), stall.go (what the log says when brokers do not acknowledge), gone.go (what instances that are gone left open); plain.go, plain_commit.go (Plain).
 package txn

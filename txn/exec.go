@@ -219,6 +219,7 @@ func (m *Manager) flush(j *job, c *client) Event {
 	m.sealed.Store(true)
 	m.setGate(nil)
 	failpoint.Hit(failpoint.FlushBefore)
+	defer tellStall(j.ctx, m.log, c.cl, c.limits)()
 	err := c.cl.Flush(j.ctx)
 	c.letGo()
 	if err == nil {

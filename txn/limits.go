@@ -41,6 +41,19 @@ func (l *limits) batch(topic string) int32 {
 	return most
 }
 
+// topics gives those that were produced to.
+func (l *limits) topics() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	names := make([]string, 0, len(l.asked))
+	for topic := range l.asked {
+		if topic != "" {
+			names = append(names, topic)
+		}
+	}
+	return names
+}
+
 // outdated says that other limits hold now, or may.
 func (l *limits) outdated() bool {
 	if l.request != l.cfg.requestMaxBytes() || l.cuts.err() != nil {

@@ -269,6 +269,7 @@ func (p *Plain) Seal(ctx context.Context, id element.CheckpointID) error {
 	ctx, cancel := p.patient(ctx)
 	defer cancel()
 	failpoint.Hit(failpoint.FlushBefore)
+	defer tellStall(ctx, p.log, w.cl.Client, w.cl.limits)()
 	err := p.await(ctx, w.cl)
 	failpoint.Hit(failpoint.FlushAfter)
 	p.stats.Flush += time.Since(start)
