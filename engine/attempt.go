@@ -64,7 +64,7 @@ type attempt struct {
 	startID  element.CheckpointID // names what is merged at the start; no checkpoint has it
 	events   chan event
 	wg       sync.WaitGroup // everything the attempt starts
-	// distrust: a file of the committed chain is missing, so the next attempt must read the states from the files.
+	// distrust: a file is missing, and it may be one of a merged run.
 	distrust atomic.Bool
 }
 
@@ -347,7 +347,7 @@ func (a *attempt) keepStates() {
 	}
 	a.r.kept, a.r.had = map[element.TaskID]*keptState{}, a.order
 	for id, t := range a.tasks {
-		if !t.whole || t.root == nil || a.distrust.Load() {
+		if !t.whole || t.root == nil {
 			continue
 		}
 		// The commit notice may not have reached the task before the end.

@@ -102,6 +102,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return a.co.Flushed(now, e.id), nil
 	case evRoot:
 		if e.err != nil {
+			a.noteLost(e.err)
 			return a.co.RootFailed(now, e.id, e.err), nil
 		}
 		if p := a.inFlight(e.id); p != nil {

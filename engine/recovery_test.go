@@ -431,23 +431,34 @@ func TestARefusalThatASecondReadDoesNotConfirmIsNone(t *testing.T) {
 	require.Equal(t, fault.HandleMismatch, fault.CodeOf(r.Run(t.Context())))
 }
 
-// A file of the committed chain that vanishes under a running service ends it, with the file's name: not at the write of
+// Files of the committed chain vanish under a running service. The state in memory replaces them (see
+// TestARunWhoseFileGoesIsReplacedByTheWholeState); where there is none they end it, with the file's name: not at the write of
 // the next root, where a replaced process would see the same, but when the files are read again and are still not there.
 func TestAFileThatVanishesIsFoundByTheNextRestore(t *testing.T) {
 	w := newWorld(t, 1)
+	var w2 watch
+	vanish := func() {
+		files, err := filepath.Glob(filepath.Join(w.repo.Location(), app, "i1", "*.data"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, f := range files {
+			require.NoError(t, os.Remove(f))
+		}
+	}
+	stop := w.startWith(w.config(), w.ports(), w2.logging(t))
+	w.produce(50, 5)
+	w.caughtUp()
+	vanish()
+	w.produce(50, 5)
+	w.caughtUp()
+	require.NoError(t, stop())
+	require.LessOrEqual(t, w2.ended.Load(), int64(1))
+	w.exact()
+	vanish()
 	r, err := New(countPlan(t), w.config(), w.ports(), nil)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(t.Context()) }()
-	w.produce(50, 5)
-	w.caughtUp()
-	files, err := filepath.Glob(filepath.Join(w.repo.Location(), app, "i1", "*.data"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, f := range files {
-		require.NoError(t, os.Remove(f))
-	}
-	w.produce(50, 5)
 	select {
 	case err = <-done:
 	case <-time.After(10 * time.Second):

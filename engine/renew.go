@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -22,6 +23,7 @@ import (
 type unmerged struct {
 	err    error
 	damage bool // a file is damaged or missing: another try is of no use
+	lost   bool // a file is missing: no root can name the chain any more
 	again  int  // runs of the chain from which on the whole state is written; 0 at first, more after each failure
 }
 
@@ -36,8 +38,8 @@ const (
 // checkpoints that may add one each. bad is nil when the last merge did not fail.
 func needsRenewal(runs, inFlight, maxChain int, bad *unmerged) bool {
 	switch {
-	case runs+inFlight >= snapshot.MaxRuns:
-		return true // with one more there can be no root
+	case runs+inFlight >= snapshot.MaxRuns, bad != nil && bad.lost:
+		return true // with the chain as it is there can be no root
 	case runs <= maxChain:
 		return false
 	case bad == nil:
@@ -59,15 +61,43 @@ func (a *attempt) noteMerge(res *mergeResult) {
 	if errors.Is(res.err, context.Canceled) || t == nil || len(t.committed.Runs) == 0 || t.committed.Runs[0] != res.first {
 		return
 	}
-	bad := a.merge.bad[res.task]
-	if bad == nil {
-		if a.merge.bad == nil {
-			a.merge.bad = map[element.TaskID]*unmerged{}
-		}
-		bad = &unmerged{}
-		a.merge.bad[res.task] = bad
-	}
+	bad := a.unmerged(res.task)
 	bad.err, bad.damage = res.err, damaged(res.err)
+}
+
+// noteLost looks at a root that was not written since a file is gone. When it is one of a committed chain all states are written
+// anew, for others may have gone with it. Whether this is damage, or this process was frozen and replaced, and its
+// successor has cleaned up, only a stable read can tell: the next attempt keeps the states in memory only if the offsets
+// name the checkpoint that they are of.
+func (a *attempt) noteLost(err error) {
+	var gone *snapshot.CorruptError
+	if !errors.As(err, &gone) {
+		return
+	}
+	named := false
+	for _, id := range a.order {
+		if full, ok := a.merge.full[id]; ok && full.File == gone.File {
+			a.forgetMerged(id)
+		}
+		named = named || slices.ContainsFunc(a.tasks[id].committed.Runs, func(r snapshot.RunRef) bool { return r.File == gone.File })
+	}
+	for _, id := range a.order {
+		if named && len(a.tasks[id].committed.Runs) > 0 {
+			a.unmerged(id).lost = true
+			a.merge.bad[id].err, a.merge.bad[id].damage = err, true
+		}
+	}
+}
+
+// unmerged gives what is known of a task's chain, and makes room for it.
+func (a *attempt) unmerged(id element.TaskID) *unmerged {
+	if a.merge.bad == nil {
+		a.merge.bad = map[element.TaskID]*unmerged{}
+	}
+	if a.merge.bad[id] == nil {
+		a.merge.bad[id] = &unmerged{}
+	}
+	return a.merge.bad[id]
 }
 
 // damaged tells what a file holds from what hinders its reading.
@@ -134,13 +164,9 @@ func (a *attempt) renewed(p *pending, id element.TaskID) {
 // ones go without, until the chain is half as long again. It does so more and more rarely, and always before the limit.
 func (a *attempt) renewLater(p *pending) {
 	for id, runs := range p.renewed {
-		bad := a.merge.bad[id]
-		if bad == nil {
-			if a.merge.bad == nil {
-				a.merge.bad = map[element.TaskID]*unmerged{}
-			}
-			bad = &unmerged{err: errors.New("merges do not keep up with the checkpoints")}
-			a.merge.bad[id] = bad
+		bad := a.unmerged(id)
+		if bad.err == nil {
+			bad.err = errors.New("merges do not keep up with the checkpoints")
 		}
 		bad.again = max(runs+a.r.cfg.MaxChain, runs+runs/2)
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -152,6 +153,45 @@ func TestADamagedRunIsReplacedByTheWholeState(t *testing.T) {
 	}
 }
 
+// A file of the committed chain goes under a running process. The next root finds it, and that attempt is the last one that does:
+// the states in memory are those of the committed checkpoint, as the offsets say, and the next one has all of them.
+func TestARunWhoseFileGoesIsReplacedByTheWholeState(t *testing.T) {
+	plans := map[string]func(*testing.T) *topology.Plan{
+		"chained":  countPlan,
+		"exchange": func(t *testing.T) *topology.Plan { return exchangePlan(t, 2) },
+	}
+	for kind, plan := range plans {
+		for tolerated := range 2 {
+			t.Run(fmt.Sprintf("%s, %d failures tolerated", kind, tolerated), func(t *testing.T) {
+				w := newWorld(t, 2)
+				longest, file := watchRuns(w)
+				var r reports
+				cfg := w.config()
+				cfg.TolerableFailures = tolerated
+				cfg.MaxChain = 8
+				stop := w.startPlan(plan(t), cfg, w.ports(), r.listener())
+				w.produceUntil(func() bool { return longest() > 3 })
+				require.NoError(t, os.Remove(filepath.Join(w.dir, file())))
+				w.produceUntil(func() bool { return len(r.of(&r.renewed)) >= 2 })
+				until := w.done() + 300
+				w.produceUntil(func() bool { return w.done() > until })
+				w.caughtUp()
+				require.NoError(t, stop())
+				require.LessOrEqual(t, len(r.of(&r.ended)), 1-tolerated)
+				for _, err := range append(r.of(&r.ended), r.of(&r.renewed)...) {
+					require.ErrorContains(t, err, "the file is missing")
+				}
+				require.NoError(t, w.repo.VerifyAll(t.Context(), nil, func(v snapshot.Verified) { require.Empty(t, v.Damage) }))
+				stop = w.startPlan(plan(t), cfg, w.ports(), r.listener()) // from the files
+				w.produce(50, 7)
+				w.outputs()
+				require.NoError(t, stop())
+				w.exact()
+			})
+		}
+	}
+}
+
 // damage turns a byte of a file over, if it is there.
 func damage(t *testing.T, file string) {
 	b, err := os.ReadFile(file)
@@ -295,6 +335,7 @@ func TestWhenTheWholeStateIsWritten(t *testing.T) {
 		"another failure, for long":    {runs: 65, maxChain: 16, bad: other, want: true},
 		"not again at once":            {runs: 25, maxChain: 16, bad: &unmerged{damage: true, again: 26}},
 		"again later":                  {runs: 26, maxChain: 16, bad: &unmerged{damage: true, again: 26}, want: true},
+		"a file is gone":               {runs: 2, maxChain: 16, bad: &unmerged{damage: true, lost: true, again: 26}, want: true},
 		"always at the limit":          {runs: 4095, inFlight: 1, maxChain: 16, bad: &unmerged{again: 5000}, want: true},
 		"also with a large threshold":  {runs: 4096, maxChain: 5000, want: true},
 		"not while there is room left": {runs: 4094, inFlight: 1, maxChain: 16, bad: &unmerged{again: 5000}},

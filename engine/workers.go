@@ -183,9 +183,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	a.worker(p, func(ctx context.Context) event {
 		ref, err := store.WriteRoot(ctx, root)
 		if fault.CodeOf(err) == fault.Corrupt {
-			// A file of the chain is gone. Either the directory is damaged: then the next attempt, which reads the committed
-			// chain from the files, ends the process and says so. Or this process was frozen and replaced, and its successor
-			// has cleaned up: then the next attempt learns it from the offsets. Only a stable read can tell.
+			// A file of the chain is gone: see noteLost.
 			a.distrust.Store(true)
 			err = fault.New(fault.Restart, fault.Corrupt, "write root of checkpoint %s: %w", root.Name, err)
 		} else if err != nil {

@@ -42,7 +42,6 @@ type attempt struct {
 	back      []span     // checkpoints that were given up
 	broken    error      // what became of the last seal, if it failed
 	resuming  int        // how many times it is still to be taken back
-	distrust  bool       // a file of the chain is gone: the next attempt reads the states from the files
 	last      *snapshot.RootRef
 	merging   bool
 	round     []mergeResult // of the round of housekeeping that runs
@@ -249,7 +248,7 @@ func (a *attempt) keepStates() {
 	a.p.kept = map[element.TaskID]*keptState{}
 	for _, t := range a.tasks {
 		a.p.reached[t.id] = t.position.Offset
-		if !t.whole || t.root == nil || a.distrust {
+		if !t.whole || t.root == nil {
 			continue
 		}
 		t.state.commit(t.root.Name.ID)

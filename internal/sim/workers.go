@@ -151,7 +151,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	}, func(err error) {
 		if fault.CodeOf(err) == fault.Corrupt {
 			a.p.w.counts.ChainsGone++
-			a.distrust = true // a file of the chain is gone: damaged, or cleaned by a successor; a stable read tells
+			// A file of the chain is gone: damaged, or cleaned by a successor. The offsets tell the next attempt.
 			err = fault.New(fault.Restart, fault.Corrupt, "write root of checkpoint %s: %w", root.Name, err)
 		}
 		a.done(event{kind: evRoot, id: id, root: ref, err: err})
