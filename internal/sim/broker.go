@@ -74,6 +74,9 @@ func (b *broker) start() {
 		log := &b.in[p]
 		if b.w.cfg.script != nil {
 			log.avail = b.w.cfg.script.first
+			if end, ends := b.w.endOf(p); ends {
+				log.avail = int(end)
+			}
 			continue
 		}
 		if from := b.w.rng.IntN(len(log.recs)); b.w.chance(50) {
@@ -82,6 +85,9 @@ func (b *broker) start() {
 			}
 		}
 		log.avail = b.w.rng.IntN(len(log.recs) / 2)
+		if end, ends := b.w.endOf(p); ends {
+			log.avail = int(end)
+		}
 		b.appendLater(p)
 	}
 	for p := range b.in {

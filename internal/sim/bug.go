@@ -36,6 +36,8 @@ const (
 	RecordingNotClosed      // the barrier does not end the recording of its channel
 	ReplayLate              // restored records in flight are processed behind newer ones
 	ReplayUncaptured        // restored records that still wait are not part of the next unaligned checkpoint
+	EndForestalled          // an input counts as ended before the records ahead of its end mark are taken
+	EndUnheard              // nobody brings a subtask the checkpoints when all of its inputs have ended
 	NumBugs
 )
 
@@ -49,7 +51,7 @@ var bugNames = [...]string{
 	AbandonLoses: "abandon-loses", AbandonKeepsLater: "abandon-keeps-later",
 	AbandonIgnoresFlush: "abandon-ignores-flush", InFlightTwice: "in-flight-twice", RescaleKeepsAll: "rescale-keeps-all",
 	FrozenUnaware: "frozen-unaware", RecordingNotClosed: "recording-not-closed", ReplayLate: "replay-late",
-	ReplayUncaptured: "replay-uncaptured",
+	ReplayUncaptured: "replay-uncaptured", EndForestalled: "end-forestalled", EndUnheard: "end-unheard",
 }
 
 // String names the bug as SIM_BUG takes it.

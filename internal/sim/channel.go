@@ -5,11 +5,12 @@ import (
 	"github.com/millweir/millweir/engine/gate"
 )
 
-// passage is what travels through a channel: one of a parcel, a barrier and a cancel barrier.
+// passage is what travels through a channel: one of a parcel, a barrier, a cancel barrier and the end mark.
 type passage struct {
 	parcel  parcel
 	barrier gate.Barrier
 	cancel  element.CheckpointID
+	end     bool
 }
 
 // channel mirrors engine.channel: from one task to one subtask, in order, bounded by credit.
@@ -54,6 +55,13 @@ func (c *channel) pushCancel(id element.CheckpointID) {
 	c.to.ring()
 }
 
+// pushEnd says that no record follows. A recording is complete then.
+func (c *channel) pushEnd() {
+	c.items = append(c.items, passage{end: true})
+	c.recordAt = 0
+	c.to.ring()
+}
+
 // credit reports whether the sender may begin a batch.
 func (c *channel) credit() bool { return !c.to.in.behind && c.records < c.limit }
 
@@ -85,7 +93,7 @@ func (c *channel) capture(id element.CheckpointID) []parcel {
 		if it.parcel != nil {
 			out = append(out, it.parcel)
 		}
-		if it.barrier.ID >= id {
+		if it.end || it.barrier.ID >= id {
 			c.recordAt = 0
 			break
 		}

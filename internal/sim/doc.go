@@ -15,7 +15,9 @@
 // Of five applications two have an exchange: the task of each partition sends what it reads to up to four subtasks, by the
 // key group, over bounded channels, and the subtasks count. Such an application moves as a whole: one process has all
 // partitions, and when they change its attempt ends with a last checkpoint. Checkpoints are aligned there, unaligned, or
-// aligned until a timeout; each process is told another parallelism. How small a run has to be to lie in the root itself
+// aligned until a timeout; each process is told another parallelism. Of five of them in one some inputs end, and in one all: what
+// is in them is there from the beginning, barriers go on behind their ends, and subtasks with nothing left to hear get theirs from
+// the coordinator. How small a run has to be to lie in the root itself
 // is another thing that changes from process to process.
 //
 // What is real: checkpoint.Coordinator, txn.Machine, gate.Gate, snapshot.Resolve, the handles, and the whole

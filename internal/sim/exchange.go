@@ -22,6 +22,7 @@ type exchange struct {
 	limit   int           // records that a channel takes
 	slow    time.Duration // how long a turn of a subtask takes at most
 	first   int           // place of the first process in parallelisms
+	ends    uint          // partitions whose input is there from the beginning and ends with it
 }
 
 // stageName is the stage behind the exchange.
@@ -56,7 +57,18 @@ func (w *world) drawExchange() {
 	if x.mode != gate.Aligned {
 		w.concurrent = 1
 	}
+	switch all, ends := 1<<w.cfg.Partitions-1, rand.New(rand.NewPCG(w.cfg.Seed, 0x656e6473)); ends.IntN(5) {
+	case 0:
+		x.ends = uint(all) // a bounded run
+	case 1:
+		x.ends = 1 + uint(ends.IntN(all))
+	}
 	w.x = x
+}
+
+// endOf gives the offset before which an input ends.
+func (w *world) endOf(p int) (int64, bool) {
+	return int64(len(w.broker.in[p].recs)), w.x != nil && w.x.ends>>p&1 != 0
 }
 
 // exchangeKeys are what records are grouped by. They are spread over the subtasks, whatever the parallelism, and a

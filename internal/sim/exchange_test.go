@@ -24,6 +24,8 @@ func TestEveryCrashPointWithAnExchange(t *testing.T) {
 		"aligned":   {mode: gate.Aligned},
 		"unaligned": {mode: gate.Unaligned},
 		"timeout":   {mode: gate.Unaligned, timeout: 50 * time.Microsecond},
+		"one ends":  {mode: gate.Unaligned, ends: 2},
+		"all end":   {mode: gate.Aligned, ends: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,6 +45,8 @@ func TestEveryCrashPointWithAnExchange(t *testing.T) {
 				}
 			}
 			require.NotZero(t, sum.Rescaled)
+			require.Equal(t, x.ends != 0, sum.EndedTasks > 0)
+			require.Equal(t, x.ends == 3, sum.TriggeredBehindEnds > 0)
 			if x.mode == gate.Unaligned {
 				require.NotZero(t, sum.InFlight)
 				require.NotZero(t, sum.Replayed)

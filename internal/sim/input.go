@@ -34,6 +34,9 @@ type cutOff struct {
 // urgent serves barriers that may overtake, and the end of the patience with an alignment.
 func (in *input) urgent() bool {
 	w := in.t.a.p.w
+	if w.cfg.Bug == EndForestalled && in.forestall() {
+		return true
+	}
 	if in.news {
 		in.news = false
 		for i, c := range in.channels {
@@ -78,6 +81,8 @@ func (in *input) take() bool {
 		case p.barrier.ID != 0:
 			in.firstBarrier(p.barrier)
 			in.perform(in.gate.Barrier(i, p.barrier))
+		case p.end:
+			in.ended(i)
 		default:
 			in.perform(in.gate.Cancelled(i, p.cancel))
 		}
@@ -86,6 +91,30 @@ func (in *input) take() bool {
 	if len(in.replay) > 0 {
 		in.takeReplay()
 		return true
+	}
+	return false
+}
+
+// ended: an input has brought all that it will, and perhaps it was the last one.
+func (in *input) ended(i int) {
+	in.perform(in.gate.Ended(i))
+	in.t.todo = append(in.t.todo, func() {
+		if in.gate.AllEnded() && !in.t.ended {
+			in.t.end()
+		}
+	})
+}
+
+// forestall takes an end for what it is before the records ahead of it: a planted bug.
+func (in *input) forestall() bool {
+	for i, c := range in.channels {
+		for k, p := range c.items {
+			if p.end && k > 0 && !in.gate.Blocked(i) {
+				c.items = slices.Delete(c.items, k, k+1)
+				in.ended(i)
+				return true
+			}
+		}
 	}
 	return false
 }

@@ -11,6 +11,7 @@ import (
 // pending mirrors engine.pending: the data of one checkpoint in flight.
 type pending struct {
 	name    element.CheckpointName
+	barrier gate.Barrier
 	acks    map[element.TaskID]taskAck
 	runs    map[element.TaskID]snapshot.Persisted
 	root    *snapshot.Root
@@ -43,6 +44,7 @@ const (
 	evRevoke
 	evHalted
 	evDeclined
+	evEnded
 )
 
 // event is what a task or a worker reports to the loop.
@@ -178,10 +180,30 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return a.onHalted(e.task), nil
 	case evDeclined:
 		return co.Declined(now, e.id, e.task, e.err), nil
+	case evEnded:
+		a.onEnded(e.task)
+		return nil, nil
 	case evDrained:
 		return co.RequestCheckpoint(now, checkpoint.Final), nil
 	}
 	return nil, e.err
+}
+
+// onEnded mirrors engine's: from now on the coordinator brings a subtask its barriers, those that it may have missed at once.
+// A run of which all inputs have ended stays up here: its checkpoints go on as those of any other.
+func (a *attempt) onEnded(id element.TaskID) {
+	t := a.task(id)
+	if t == nil || t.over || a.p.w.cfg.Bug == EndUnheard {
+		return
+	}
+	if t.over = true; t.in == nil {
+		return
+	}
+	for _, p := range a.flights {
+		if _, passed := p.acks[id]; !passed && !p.back {
+			t.barrier(p.barrier)
+		}
+	}
 }
 
 func (a *attempt) onBarrierPassed(e event) []checkpoint.Action {
@@ -265,8 +287,9 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 	if x := a.p.w.x; x != nil && x.mode == gate.Unaligned && act.Reason != checkpoint.Final && len(act.Savepoint) == 0 {
 		b.Unaligned, b.Timeout = x.timeout == 0, x.timeout > 0
 	}
+	a.flights[len(a.flights)-1].barrier = b
 	for _, id := range act.Tasks {
-		if t := a.task(id); t.in == nil { // the others get it from these
+		if t := a.task(id); t.in == nil || t.over { // the others get it from these
 			t.barrier(b)
 		}
 	}

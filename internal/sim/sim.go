@@ -80,7 +80,9 @@ type Counts struct {
 	WiredAttempts, Rescaled, Unaligned, Switched, InFlight, Replayed, GateAborts, GivenUpLate, Redrawn int
 	// Runs with an exchange, of these with unaligned snapshots, with a change of the parallelism, with abandoned checkpoints.
 	Exchanges, ExchangesUnaligned, ExchangesRescaled, ExchangesAbandoned int
-	HealedAt                                                             time.Duration
+	// Tasks whose input has ended, checkpoints that the coordinator brought a subtask of which all inputs had.
+	EndedTasks, TriggeredBehindEnds int
+	HealedAt                        time.Duration
 }
 
 // Result is the outcome of a run.

@@ -109,9 +109,31 @@ func (t *task) noticed() bool {
 
 func (t *task) act() bool {
 	if t.in != nil {
-		return t.in.urgent() || t.in.take()
+		return t.in.urgent() || t.takeTrigger() || t.in.take()
 	}
 	return t.takeDelivery()
+}
+
+// takeTrigger is where a subtask whose inputs have all ended takes its part in a checkpoint.
+func (t *task) takeTrigger() bool {
+	if len(t.barriers) == 0 {
+		return false
+	}
+	b := t.barriers[0]
+	t.barriers = t.barriers[1:]
+	t.a.p.w.counts.TriggeredBehindEnds++
+	t.in.perform(t.in.gate.Trigger(b))
+	return true
+}
+
+// end: the task goes on to take part in checkpoints.
+func (t *task) end() {
+	t.ended = true
+	for _, c := range t.outs {
+		c.pushEnd()
+	}
+	t.a.p.w.counts.EndedTasks++
+	t.a.report(event{kind: evEnded, task: t.id})
 }
 
 // sliceRecords is how many records of a delivery a task processes before it looks for barriers and for room again.
@@ -131,6 +153,11 @@ func (t *task) takeDelivery() bool {
 	if !t.working {
 		if len(t.items) == 0 {
 			return false
+		}
+		if t.items[0].end {
+			t.items = t.items[1:]
+			t.end()
+			return true
 		}
 		t.rest, t.working = t.items[0], true
 		t.items = t.items[1:]
@@ -200,7 +227,9 @@ func (t *task) hear(id element.CheckpointID) bool {
 // giveUp passes on that a checkpoint comes to nothing here.
 func (t *task) giveUp(id element.CheckpointID) {
 	for _, c := range t.outs {
-		c.pushCancel(id)
+		if !t.ended {
+			c.pushCancel(id)
+		}
 	}
 	t.a.report(event{kind: evDeclined, id: id, task: t.id, err: fault.Restartf(fault.Failed, "it did not come about")})
 }

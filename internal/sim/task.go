@@ -55,6 +55,8 @@ type task struct {
 	rescaled bool
 	looked   bool // at the notices, and there were none
 	todo     []func()
+	ended    bool // no record comes any more, and those behind it know
+	over     bool // the loop knows it too
 
 	queues []heldQueue // one per barrier that was passed and not released yet; empty = direct
 }
@@ -63,6 +65,7 @@ type item struct {
 	recs    []inRecord
 	next    int64
 	barrier element.CheckpointID // not 0: the item is a barrier
+	end     bool                 // the end of the partition
 }
 
 type heldQueue struct {
@@ -169,6 +172,11 @@ func (t *task) fetch() {
 		return
 	}
 	from, p := t.fetched, int(t.id.Partition)
+	if end, ends := w.endOf(p); ends && from >= end {
+		t.items = append(t.items, item{end: true})
+		t.wake()
+		return
+	}
 	w.call(a.p, kApplyFetch, func() reply { return w.broker.fetch(p, from, 1+w.fetchSize()) }, func(r reply) {
 		switch {
 		case t.closed():
