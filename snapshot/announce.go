@@ -51,7 +51,8 @@ func encodeAnnouncement(a announcement) string {
 	return fmt.Sprintf("%s %08x\n", s, crc32c([]byte(s)))
 }
 
-// decodeAnnouncement reads the text of the announcement in the directory of an instance.
+// decodeAnnouncement reads the text of the announcement in the directory of an instance, in a directory with a store id. That of
+// another one is not refused here: where the id is not the directory's own, the handles tell, and that is what is to be said.
 func decodeAnnouncement(text, dir, store string) (announcement, error) {
 	_, inst, _ := strings.Cut(dir, "/")
 	if rest, ok := strings.CutPrefix(text, inst+"\n"); ok && (rest == "" || strings.IndexByte(rest, '\n') == len(rest)-1) {
@@ -69,11 +70,8 @@ func decodeAnnouncement(text, dir, store string) (announcement, error) {
 	if a.cluster, err = strconv.Unquote(quoted); err != nil || encodeAnnouncement(a) != text {
 		return announcement{}, formatf("damaged: the checksum does not match")
 	}
-	switch {
-	case a.dir != dir:
+	if a.dir != dir {
 		return announcement{}, formatf("it is the announcement of %s", a.dir)
-	case a.store != store:
-		return announcement{}, formatf("it was written to another checkpoint directory (store id %q, here %q)", a.store, store)
 	}
 	return a, nil
 }

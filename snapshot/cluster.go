@@ -89,6 +89,9 @@ func (r *Repository) VerifyAnnouncements(ctx context.Context) (read int, damage 
 			continue
 		}
 		_, err := r.clusterOf(ctx, in, r.rootIfWhole(ctx))
+		if err == nil {
+			err = r.announcedHere(ctx, in)
+		}
 		if err != nil && !isDamage(err) {
 			return read, damage, err
 		}
@@ -97,6 +100,15 @@ func (r *Repository) VerifyAnnouncements(ctx context.Context) (read int, damage 
 		}
 	}
 	return read, damage, nil
+}
+
+// announcedHere compares the store id of an announcement with that of the directory.
+func (r *Repository) announcedHere(ctx context.Context, in *instanceFiles) error {
+	a, err := r.readAnnouncement(ctx, in)
+	if err != nil || a.store == "" || a.store == r.storeID {
+		return err
+	}
+	return corrupt("", in.announced.Name, KindAnnouncement, formatf("it was written to another checkpoint directory (store id %q, here %q)", a.store, r.storeID))
 }
 
 // rootIfWhole gives what loads roots, and nil for damaged ones: who needs them says so.
