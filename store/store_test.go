@@ -245,7 +245,10 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for range 10 {
 		epoch()
 	}
-	perEpoch := testing.AllocsPerRun(50, epoch)
+	perEpoch := testing.AllocsPerRun(10, epoch)
+	for range 4 { // databases of other tests may still allocate in the background, which only adds: the least counts
+		perEpoch = min(perEpoch, testing.AllocsPerRun(10, epoch))
+	}
 	require.LessOrEqual(t, perEpoch, 6.0, "a freeze and a commit allocate a handful, 6000 operations nothing")
 }
 
