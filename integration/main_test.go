@@ -159,6 +159,7 @@ func realBrokers(t *testing.T) []string {
 	return shared.kafka.run(t, map[string]string{
 		"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "200",
 		"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+		"quota.window.num": "3", // seconds over which quotas are held
 	})
 }
 

@@ -25,8 +25,8 @@ sinks:
   totals: {from: paid, topic: {{.Out}}, key: string, value: json}
 `
 
-// quota lets the brokers hold the service's output to so many bytes a second. They look at it over ten seconds: ten times as
-// much goes through at once.
+// quota lets the brokers hold the service's output to so many bytes a second. They look at it over a few seconds: as many
+// times that goes through at once.
 func (s *site) quota(bytesPerSecond float64) {
 	s.t.Helper()
 	_, err := s.adm.AlterClientQuotas(s.ctx, []kadm.AlterClientQuotaEntry{{
@@ -79,11 +79,11 @@ func (s *site) relayed() map[string]int {
 	return found
 }
 
-// TestRealProducerQuota: what is in the input takes four times as long to go out as a checkpoint may take. It must go out
-// in as many checkpoints as that needs.
+// TestRealProducerQuota: what is in the input takes twice as long to go out as a checkpoint may take. It must go out in as
+// many checkpoints as that needs.
 func TestRealProducerQuota(t *testing.T) {
 	s := realSite(t, 2)
-	const orders = 10_000
+	const orders = 5_000
 	s.wideOrders(orders)
 	s.quota(500_000)
 	p := s.run(s.file(relay))
