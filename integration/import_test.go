@@ -75,7 +75,7 @@ func newImporting(t *testing.T, brokers []string) *importing {
 	im := &importing{site: s, program: armedBinary(t), before: map[string]int{}}
 	s.every = 100 * time.Millisecond
 	s.orders(0, importBefore, importKeys)
-	job := s.run(s.file(totals))
+	job := startProcess(t, im.program, []string{"run", s.file(totals)})
 	s.caughtUp(job)
 	out, err := processor.SendAll(s.ctx, s.app, processor.Config{Brokers: s.brokers},
 		processor.Send{Command: processor.SavepointCommand, Dir: filepath.Join(t.TempDir(), "savepoints"), Timeout: 20 * time.Second})
