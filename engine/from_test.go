@@ -76,6 +76,7 @@ func (w *world) cut(plan *topology.Plan, set func(*Config), n int) snapshot.Save
 	defer cancel()
 	ref, err := r.Savepoint(ctx, "", w.t.TempDir())
 	require.NoError(w.t, err)
+	w.produce(n, 7) // behind it, however much there was before
 	w.produceUntil(func() bool { return w.done() >= 2*n })
 	w.outputs()
 	require.NoError(w.t, stop())
