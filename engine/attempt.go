@@ -35,10 +35,13 @@ type attempt struct {
 	par      parallelism // of the exchanges
 	brake    *brake      // nil without exchanges
 	wholes   *wholes
+	flow     *flow
 	requests []*request                       // that wait for a checkpoint
 	ends     map[element.TopicPartition]int64 // of the partitions that it began with, of those that have one
 	redrawn  bool                             // the assignment has changed: this attempt ends with a last checkpoint, and the next one has the new partitions
 	finished bool                             // all inputs have ended
+	draining bool                             // the last checkpoint waits until nothing is on a feedback edge
+	patience <-chan time.Time                 // that wait is over
 
 	joining     *intake                           // partitions on their way in; one intake at a time
 	joined      chan *intake                      // the same when its goroutine is done with it
@@ -234,6 +237,7 @@ func (a *attempt) startTask(t *owned) {
 	var ctx context.Context
 	ctx, t.quit = context.WithCancel(a.ctx)
 	t.resume = a.source.Resume
+	t.claim() // before it runs: timers that came due meanwhile
 	a.spawn(func() {
 		if err := t.run(ctx); err != nil {
 			a.report(event{kind: evFailed, task: t.id, err: err})

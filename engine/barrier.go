@@ -61,6 +61,7 @@ func (t *task) hear(id element.CheckpointID) (over bool, err error) {
 
 // giveUp passes on that a checkpoint comes to nothing here.
 func (t *task) giveUp(id element.CheckpointID) {
+	t.turns.decided(id)
 	if !t.ended {
 		t.outs.cancel(id)
 	}
@@ -71,6 +72,7 @@ func (t *task) giveUp(id element.CheckpointID) {
 // on. Nothing in it grows with the number of keys.
 func (t *task) cut(id element.CheckpointID, forward gate.Barrier) (taskAck, error) {
 	start := time.Now()
+	t.turns.decided(id)
 	failpoint.Hit(failpoint.BarrierBefore)
 	if err := t.chain.Flush(); err != nil {
 		return taskAck{}, err
@@ -83,7 +85,7 @@ func (t *task) cut(id element.CheckpointID, forward gate.Barrier) (taskAck, erro
 	failpoint.Hit(failpoint.BarrierAfter)
 	ack := taskAck{
 		position: t.position, frozen: frozen, moved: t.moved, states: t.stateInfo, stateBytes: t.state.Bytes(), sync: time.Since(start), at: start,
-		looping: t.looping(),
+		around: t.around(),
 	}
 	t.moved, t.asked = false, false
 	if t.wholes.sync {
@@ -100,16 +102,48 @@ func (t *task) freeze(id element.CheckpointID) Frozen {
 	return t.state.Freeze(id)
 }
 
-// looping counts the records on a feedback edge that a checkpoint does not have.
-func (t *task) looping() int64 {
-	if !t.feedbackOnly {
-		return 0
+// around is what a task knows at its cut of the feedback edges before and behind it.
+type around struct {
+	sent  map[*channel]int64 // records that it has sent
+	taken map[*channel]int64 // records that it has taken
+	left  int64              // of those taken, the ones it has not processed and its snapshot does not have
+}
+
+// around counts what a task has sent on feedback edges, and what it has taken from them.
+func (t *task) around() around {
+	var r around
+	for _, c := range t.outs.all {
+		if c.feedback {
+			if r.sent == nil {
+				r.sent = map[*channel]int64{}
+			}
+			r.sent[c] = c.sent
+		}
 	}
-	n := 0
-	for _, c := range t.in.channels {
-		n += c.waiting()
+	if t.feedbackOnly {
+		r.taken = map[*channel]int64{}
+		for _, c := range t.in.channels {
+			r.taken[c] = c.taken
+		}
 	}
-	return int64(n)
+	return r
+}
+
+// looping counts the records on feedback edges that a checkpoint does not have: what was sent before the cut of the sender
+// and not taken before that of the receiver. The two are cut at different moments, so it is known when both are.
+func (p *pending) looping() int64 {
+	var n int64
+	taken := map[*channel]int64{}
+	for _, ack := range p.acks {
+		maps.Copy(taken, ack.around.taken)
+		n += ack.around.left
+	}
+	for _, ack := range p.acks {
+		for c, sent := range ack.around.sent {
+			n += max(0, sent-taken[c])
+		}
+	}
+	return n
 }
 
 // wholes says how the states of an attempt's checkpoints are taken. It is set up before the tasks run, but for the ids, which
@@ -147,15 +181,4 @@ func (w *wholes) forget(id element.CheckpointID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.DeleteFunc(w.ids, func(o element.CheckpointID, _ map[element.TaskID]bool) bool { return o <= id })
-}
-
-// onEnd: the partition has reached the end that it was given. The task goes on to take part in checkpoints.
-func (t *task) onEnd() error {
-	if err := t.chain.Flush(); err != nil {
-		return err
-	}
-	t.ended = true
-	t.outs.end()
-	t.report(event{kind: evEnded, task: t.id})
-	return nil
 }

@@ -34,12 +34,16 @@ type passage struct {
 //
 // In flight at 7 are a, b and c, whatever the receiver has processed meanwhile.
 type channel struct {
-	limit    int          // records
-	receiver *doorbell    // rung when something comes
-	sender   *doorbell    // rung when there is room again
-	news     *atomic.Bool // of the receiver: a barrier that may overtake has come in one of its channels
-	behind   *atomic.Bool // of the receiver: it has as much to take again as a channel takes, so there is no credit
-	feedback bool         // its receiver lies before its sender: there is no credit, or both could wait for each other
+	limit    int            // records
+	receiver *doorbell      // rung when something comes
+	sender   *doorbell      // rung when there is room again
+	news     *atomic.Bool   // of the receiver: a barrier that may overtake has come in one of its channels
+	newest   *atomic.Uint64 // of the receiver: the highest id of a barrier that has come in one of its channels
+	behind   *atomic.Bool   // of the receiver: it has as much to take again as a channel takes, so there is no credit
+	feedback bool           // its receiver lies before its sender: there is no credit, or both could wait for each other
+
+	sent  int64 // records, counted by the sender's task
+	taken int64 // records, counted by the receiver's
 
 	mu       sync.Mutex
 	items    []passage            // guarded by mu; items[head:] wait
@@ -66,6 +70,7 @@ func (d *doorbell) ring() {
 // push appends a parcel whatever the limit.
 func (c *channel) push(p topology.Parcel) {
 	n, size := p.Len(), int64(p.Size())
+	c.sent += int64(n)
 	c.mu.Lock()
 	c.items = append(c.items, passage{parcel: p})
 	c.records += n
@@ -82,6 +87,8 @@ func (c *channel) push(p topology.Parcel) {
 func (c *channel) pushBarrier(b gate.Barrier) {
 	c.mu.Lock()
 	c.items = append(c.items, passage{barrier: b})
+	for old := c.newest.Load(); uint64(b.ID) > old && !c.newest.CompareAndSwap(old, uint64(b.ID)); old = c.newest.Load() {
+	}
 	if c.recordAt != 0 && b.ID >= c.recordAt {
 		c.recordAt = 0
 	}
@@ -141,6 +148,7 @@ func (c *channel) pop(data bool) (p passage, ok bool) {
 	}
 	room := false
 	if p.parcel != nil {
+		c.taken += int64(p.parcel.Len())
 		full := c.records >= c.limit
 		c.records -= p.parcel.Len()
 		c.bytes -= int64(p.parcel.Size())

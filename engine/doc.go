@@ -41,6 +41,11 @@
 //	    once. After a restore they come before anything that is read from a channel.
 //	I13 A flush that runs is not cut short when its checkpoint is given up; the next one waits for it (resume).
 //	I14 Where there is an exchange one instance has all partitions, and all tasks restore from one root.
+//	I15 Nothing comes out of a task behind its end. One whose input has ended and which holds timers has none yet: it goes on
+//	    as a sender, and what is behind it waits for its barriers.
+//	I16 A bounded run is over when its sources have ended and nothing is on its way (flow). Timers that are not due stay in the
+//	    state.
+//	I17 A barrier that is known to a task waits for at most one slice of timers, and between two barriers timers have one slice.
 //
 // Goroutines, all owned by the attempt and awaited by its tearDown: one per task, one for the source, one per worker
 // action (persist, seal, root, commit, housekeeping), one per intake, and one that looks after a claimed savepoint. The loop
@@ -57,6 +62,7 @@
 //	merge.go, renew.go, forget.go       long chains, those that cannot be merged; a cancel that keeps no state
 //	control.go                          what is asked from outside: status, checkpoints, savepoints
 //	task.go, inbox.go, feeder.go        one task and the way to it
+//	timing.go, flow.go                  timers and the end of a task; what is on its way in an attempt
 //	barrier.go                          the synchronous part of a checkpoint, in every task
 //	stages.go, channel.go, outputs.go   exchanges: wiring, what lies between two tasks, what leads out of one
 //	input.go, pace.go                   a subtask's inputs, driven by its gate; how much it does in one turn

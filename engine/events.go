@@ -26,6 +26,7 @@ const (
 	evHalted                     // a task takes no records any more
 	evDeclined                   // a task cannot take its part in a checkpoint
 	evEnded                      // no record comes to a task any more
+	evEmpty                      // nothing is on its way any more
 	evAsk                        // somebody outside wants to know, or to have, something
 	evFailed                     // a task or the source failed
 	evDrained                    // the source has stopped after the wish to stop
@@ -69,5 +70,5 @@ type taskAck struct {
 	unaligned               bool
 	inflight                []topology.Parcel
 	buffered, bufferedBytes int64
-	looping                 int64 // records on a feedback edge, which the checkpoint does not have
+	around                  around
 }

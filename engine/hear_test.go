@@ -43,7 +43,7 @@ func newHearing(t *testing.T, inputs int) *hearing {
 		h.id.Source, h.exchange = "by-key", true
 		h.in = &input{gate: gate.New(inputs, gate.Unaligned)}
 		for range inputs {
-			h.in.channels = append(h.in.channels, &channel{limit: 10, receiver: h.bell, sender: newDoorbell(), news: &h.in.news, behind: &h.in.behind})
+			h.in.channels = append(h.in.channels, &channel{limit: 10, receiver: h.bell, sender: newDoorbell(), news: &h.in.news, newest: &h.in.newest, behind: &h.in.behind})
 		}
 	}
 	var err error

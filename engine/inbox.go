@@ -77,6 +77,13 @@ func (q *inbox) end() {
 	q.signal()
 }
 
+// hasBarrier reports that a barrier waits.
+func (q *inbox) hasBarrier() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.barriers > 0
+}
+
 // popBarrier takes the oldest barrier out, past the deliveries ahead of it.
 func (q *inbox) popBarrier() (item, bool) {
 	q.mu.Lock()

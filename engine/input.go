@@ -15,8 +15,9 @@ import (
 type input struct {
 	channels []*channel
 	gate     *gate.Gate
-	news     atomic.Bool // a barrier that may overtake has come in one of the channels
-	next     int         // the channel that is looked at first
+	news     atomic.Bool   // a barrier that may overtake has come in one of the channels
+	newest   atomic.Uint64 // the highest id of a barrier that has come in one of the channels
+	next     int           // the channel that is looked at first
 	timeout  time.Duration
 
 	// replay is what was in flight when the state was taken, and what is left of a parcel that is too long for one turn. It
@@ -107,6 +108,9 @@ func (in *input) passage(t *task, i int, p passage) error {
 	case p.cancel != 0:
 		return in.perform(t, in.gate.Cancelled(i, p.cancel))
 	}
+	if t.feedbackOnly {
+		return nil // what goes around has no end
+	}
 	if err := in.perform(t, in.gate.Ended(i)); err != nil || !in.gate.AllEnded() {
 		return err
 	}
@@ -117,6 +121,7 @@ func (in *input) receive(t *task, p topology.Parcel) error {
 	if most := t.pace.most(); p.Len() > most {
 		if pieces := in.pieces(t, p, most); len(pieces) > 0 {
 			p, in.replay = pieces[0], append(pieces[1:], in.replay...)
+			t.flow.add(len(pieces) - 1)
 		}
 	}
 	t.movedNow()
@@ -130,6 +135,7 @@ func (in *input) receive(t *task, p topology.Parcel) error {
 	}
 	t.stats.records.Add(int64(n))
 	t.checkLimit()
+	t.done()
 	return nil
 }
 
@@ -206,6 +212,9 @@ func (in *input) snapshot(t *task, act gate.Snapshot) error {
 		return err
 	}
 	ack.alignment, ack.unaligned = ack.at.Sub(in.began), act.Unaligned
+	if t.feedbackOnly && !act.Unaligned {
+		ack.around.left = int64(in.toReplay())
+	}
 	if !act.Unaligned {
 		t.report(event{kind: evBarrier, id: act.ID, task: t.id, ack: ack})
 		return nil
@@ -248,6 +257,7 @@ func (in *input) isOpen(id element.CheckpointID) bool { return in.open != nil &&
 
 // abandoned: the coordinator has given checkpoints up. Their barriers may be here, on the way, or have passed.
 func (in *input) abandoned(t *task, ids span) error {
+	t.turns.decided(ids.last)
 	for id := ids.first; id <= ids.last; id++ {
 		if err := in.perform(t, in.gate.Cancelled(gate.Coordinator, id)); err != nil {
 			return err

@@ -49,8 +49,9 @@ type Listener struct {
 	Dropped func(snapshot.DroppedStage)
 	// Claimed: the savepoint that the application started from was disposed of, as nothing needs it any more, or could not be.
 	Claimed func(paths []string, err error)
-	// Looping: a checkpoint was completed while so many records were on feedback edges; a failure loses them.
-	Looping func(id element.CheckpointID, records int64)
+	// Looping: a checkpoint was completed that lacks so many records on feedback edges; whoever restores it has lost them. After
+	// the last one of a run they are.
+	Looping func(id element.CheckpointID, records int64, last bool)
 	// Merged: a task's chain of runs became one full run, or could not. It is tried again, or the next checkpoint has the
 	// whole state of the task: see Renewed.
 	Merged func(task element.TaskID, runs int, bytes int64, took time.Duration, err error)

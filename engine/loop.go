@@ -23,7 +23,7 @@ type pending struct {
 	acks       map[element.TaskID]taskAck
 	wanted     []string // names of the requests for a savepoint that it serves
 	savepoints map[string]savepointResult
-	looping    int64                  // records on feedback edges, which it does not have
+	last       bool                   // the final one
 	renewed    map[element.TaskID]int // tasks of which it has the whole state in place of their chains, and how long those were
 	runs       map[element.TaskID]snapshot.Persisted
 	root       *snapshot.Root
@@ -56,6 +56,8 @@ func (a *attempt) loop() error {
 			}
 		case <-timer.C:
 			actions = a.co.Tick(a.now())
+		case <-a.patience:
+			actions = a.drainedLoop(true)
 		case <-drain:
 			drain = nil
 			// The source stops first, so that the last barrier has an end to stand behind; evDrained goes on.
@@ -119,7 +121,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		a.onMerged(e)
 		return nil, nil
 	case evDrained:
-		return a.final(), nil
+		return a.onDrained(), nil
 	case evJoined:
 		return nil, a.onJoined(e.err)
 	case evRevoke:
@@ -131,6 +133,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return a.co.Declined(now, e.id, e.task, e.err), nil
 	case evEnded:
 		return a.onEnded(e.task), nil
+	case evEmpty:
+		return a.onEmpty(), nil
 	case evAsk:
 		return nil, e.ask()
 	case evFailed:
@@ -145,7 +149,6 @@ func (a *attempt) onBarrierPassed(now time.Duration, e event) []checkpoint.Actio
 		return nil // of a checkpoint that has ended
 	}
 	p.acks[e.task] = e.ack
-	p.looping += e.ack.looping
 	ack := checkpoint.TaskAck{
 		Moved: e.ack.moved, SyncDuration: e.ack.sync, StartDelay: e.ack.at.Sub(p.began),
 		StateBytes: e.ack.stateBytes,
@@ -226,6 +229,7 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 		began:    time.Now(),
 		follows:  a.last,
 		wanted:   act.Savepoint,
+		last:     act.Reason == checkpoint.Final,
 		acks:     make(map[element.TaskID]taskAck, len(act.Tasks)),
 		stop:     func() {},
 		stopSeal: func() {},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
@@ -48,7 +49,7 @@ func (a *attempt) stageOf(id element.TaskID) topology.StagePlan {
 // asSubtask makes a task that of an exchange, when it is one.
 func (a *attempt) asSubtask(t *task) {
 	s := a.stageOf(t.id)
-	t.stage, t.hasTimers, t.brake, t.wholes = s.Index, s.Timers, a.brake, a.wholes
+	t.stage, t.hasTimers, t.brake, t.wholes, t.flow = s.Index, s.Timers, a.brake, a.wholes, a.flow
 	if s.Kind == topology.SourceStage {
 		return
 	}
@@ -98,6 +99,7 @@ func (in *intake) replayAll(decisions map[element.TaskID]snapshot.Decision) erro
 				return err
 			}
 			t.in.fallBehind()
+			t.flow.add(len(t.in.replay))
 		}
 	}
 	return nil
@@ -121,7 +123,7 @@ func (a *attempt) wire() {
 			sender := a.tasks[id]
 			cs := make([]*channel, len(receivers))
 			for i, r := range receivers {
-				cs[i] = &channel{limit: cfg.ChannelRecords, receiver: r.bell, sender: sender.bell, news: &r.in.news, behind: &r.in.behind, feedback: r.feedbackOnly}
+				cs[i] = &channel{limit: cfg.ChannelRecords, receiver: r.bell, sender: sender.bell, news: &r.in.news, newest: &r.in.newest, behind: &r.in.behind, feedback: r.feedbackOnly}
 				r.in.channels = append(r.in.channels, cs[i])
 			}
 			sender.outs.add(s.Index, cs)
@@ -166,12 +168,58 @@ func (a *attempt) onEnded(id element.TaskID) []checkpoint.Action {
 			}
 		}
 	}
+	return a.onEmpty()
+}
+
+// onEmpty looks whether a bounded run is over: all sources have ended, and nothing is on its way. Tasks may hold timers that
+// are not due; those stay in the state, and the last checkpoint goes through them as any other does. Nor is it waited for the
+// ends to come through: round a feedback edge none does.
+func (a *attempt) onEmpty() []checkpoint.Action {
+	if a.finished || len(a.tasks) == 0 {
+		return nil
+	}
+	if a.draining {
+		return a.drainedLoop(a.flow.close())
+	}
 	for _, o := range a.tasks {
-		if !o.over {
+		if !o.exchange && !o.over {
 			return nil
 		}
 	}
-	a.finished = true
-	a.stopIn() // evDrained, and with it the final checkpoint, follows
+	empty := a.flow.watch()
+	if empty && a.r.plan.HasFeedback() {
+		empty = a.flow.close() // a timer that comes due now would send something around
+	}
+	if empty { // else evEmpty comes again
+		a.finished = true
+		a.stopIn() // evDrained, and with it the final checkpoint, follows
+	}
 	return nil
+}
+
+// onDrained: the source has stopped, and the last checkpoint follows. Round a feedback edge it does not have what is on its
+// way, so that is let come to its end first: sources' tasks take nothing of what is fetched, no timer fires, and the
+// checkpoint comes when nothing is left, or when a part of the shutdown timeout is over.
+func (a *attempt) onDrained() []checkpoint.Action {
+	if !a.r.plan.HasFeedback() || a.finished {
+		return a.final()
+	}
+	a.draining = true
+	if a.flow.close() {
+		return a.drainedLoop(true)
+	}
+	for _, t := range a.tasks {
+		t.bell.ring() // for those whose timers wait for room
+	}
+	a.patience = time.After(a.r.cfg.ShutdownTimeout / 2)
+	return nil
+}
+
+// drainedLoop takes the last checkpoint when nothing is on its way any more, or when nobody waits for that any longer.
+func (a *attempt) drainedLoop(now bool) []checkpoint.Action {
+	if !now || !a.draining {
+		return nil
+	}
+	a.draining, a.patience = false, nil
+	return a.final()
 }

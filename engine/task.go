@@ -37,7 +37,8 @@ type task struct {
 	working  bool             // there is such a rest
 	moved    bool             // something was processed since the last barrier
 	halted   bool             // takes no record any more, and no timer fires
-	ended    bool             // no record comes any more: its input has ended
+	dry      bool             // no record comes any more: its input has ended
+	ended    bool             // it has sent its end: it is dry and holds no timer
 	asked    bool             // an early checkpoint was asked for since the last barrier
 	limit    atomic.Int64     // bytes of uncommitted state before an early checkpoint; set by the loop
 
@@ -47,6 +48,9 @@ type task struct {
 	feedbackOnly bool // nothing but a feedback edge leads to it
 	outs         outputs
 	pace         pace
+	turns        turns
+	flow         *flow  // shared by all tasks of an attempt
+	claimed      bool   // the timers that are due count in it
 	in           *input // of an exchange's subtask
 	brake        *brake // shared by all tasks of an attempt with exchanges, nil without
 	heavy        bool   // this task holds it
@@ -95,11 +99,16 @@ func (t *task) run(ctx context.Context) error {
 	return nil
 }
 
-// turn does one thing, the most urgent, and says whether there was any: notices, barriers that may overtake, timers, then
-// what waits in order.
+// turn does one thing, the most urgent, and says whether there was any: notices, barriers that may overtake, then timers and
+// what waits in order by turns.
 func (t *task) turn() (bool, error) {
 	if it, ok := t.inbox.tryPopNotice(); ok {
 		return true, t.notice(it)
+	}
+	if t.unwritten == 0 {
+		if did, err := t.repay(); did || err != nil {
+			return did, err
+		}
 	}
 	if t.in != nil {
 		if did, err := t.in.urgent(t); did || err != nil {
@@ -109,31 +118,7 @@ func (t *task) turn() (bool, error) {
 	if t.unwritten != 0 {
 		return false, nil
 	}
-	if t.hasTimers && !t.halted {
-		if did, err := t.fireTimers(); did || err != nil {
-			return did, err
-		}
-	}
-	if t.in != nil {
-		return t.in.take(t)
-	}
-	return t.takeDelivery()
-}
-
-// wakeAt is when the task has to look again although nobody rings.
-func (t *task) wakeAt() (time.Time, bool) {
-	var at time.Time
-	if t.in != nil && !t.in.switchAt.IsZero() {
-		at = t.in.switchAt
-	}
-	if t.hasTimers && !t.halted {
-		if ms, ok := t.chain.NextTimer(); ok {
-			if due := time.UnixMilli(ms); at.IsZero() || due.Before(at) {
-				at = due
-			}
-		}
-	}
-	return at, !at.IsZero()
+	return t.work()
 }
 
 // notice serves what is not in order with records. The notice of a halt comes when nothing that the task took before is
@@ -142,6 +127,7 @@ func (t *task) notice(it item) error {
 	switch {
 	case it.halted:
 		t.halted, t.working, t.rest = true, false, element.Delivery{}
+		t.unclaim()
 		t.report(event{kind: evHalted, task: t.id})
 	case it.written != 0:
 		if it.written >= t.unwritten {
@@ -191,6 +177,9 @@ func (t *task) takeDelivery() (bool, error) {
 		t.feed.tookOne()
 		t.rest, t.working = it.delivery, true
 	}
+	if !t.begin() {
+		return false, nil
+	}
 	part := t.rest
 	if n := min(t.slice(), t.pace.most()); len(part.Records) > n {
 		part.Records = part.Records[:n]
@@ -238,6 +227,7 @@ func (t *task) process(d element.Delivery) error {
 	}
 	t.stats.records.Add(int64(len(d.Records)))
 	t.checkLimit()
+	t.done()
 	return nil
 }
 
@@ -273,27 +263,6 @@ func (t *task) relieve() {
 	}
 }
 
-// fireTimers fires some of the timers that are due.
-func (t *task) fireTimers() (bool, error) {
-	ms, ok := t.chain.NextTimer()
-	if !ok {
-		return false, nil
-	}
-	now := time.Now().UnixMilli()
-	if ms > now || !t.outs.credit() {
-		return false, nil
-	}
-	t.movedNow()
-	if _, err := t.chain.FireTimers(now); err != nil {
-		return true, err
-	}
-	if err := t.state.Err(); err != nil {
-		return true, fmt.Errorf("task %s, timers: %w", t.id, err)
-	}
-	t.checkLimit()
-	return true, nil
-}
-
 // taskEnv is what the chain of one task sees of the engine.
 type taskEnv struct {
 	ctx context.Context
@@ -315,6 +284,7 @@ func (e *taskEnv) Emit(sink int, recs []element.Record) error {
 
 // Send puts a parcel on its way to a subtask of an exchange.
 func (e *taskEnv) Send(stage, subtask int, p topology.Parcel) error {
+	e.t.flow.add(1)
 	return e.t.outs.send(stage, subtask, p)
 }
 

@@ -300,8 +300,8 @@ func (a *attempt) complete(id element.CheckpointID) error {
 	if a.r.lis.CheckpointCompleted != nil {
 		a.r.lis.CheckpointCompleted(last)
 	}
-	if p.looping > 0 && a.r.lis.Looping != nil {
-		a.r.lis.Looping(id, p.looping)
+	if n := p.looping(); n > 0 && a.r.lis.Looping != nil {
+		a.r.lis.Looping(id, n, p.last)
 	}
 	a.completed(p, last)
 	if !a.r.cfg.NoSnapshots {

@@ -44,6 +44,7 @@ type world struct {
 	staleReads int           // stable reads that give nothing although something is committed
 
 	plain    bool                             // at least once: output is there when it is written
+	more     int                              // so many of the last logs are those of a second topic
 	ends     map[element.TopicPartition]int64 // of a bounded run
 	lag      time.Duration                    // until a member knows what it owns, at most; commits count by what it really owns
 	slowDrop time.Duration
@@ -104,7 +105,7 @@ func (m *member) assign(n int) {
 func (m *member) gain(ps iter.Seq[int32]) {
 	m.assignment.Epoch++
 	for p := range ps {
-		m.assignment.Since[tp(p)] = m.assignment.Epoch
+		m.assignment.Since[m.w.at(int(p))] = m.assignment.Epoch
 	}
 	m.changed()
 }
@@ -153,6 +154,21 @@ func (m *member) owns() []int32 {
 		ps = append(ps, p.Partition)
 	}
 	return ps
+}
+
+// at names the partition of a log, and index finds its log.
+func (w *world) at(i int) element.TopicPartition {
+	if first := len(w.logs) - w.more; i >= first {
+		return element.TopicPartition{Topic: "more", Partition: int32(i - first)}
+	}
+	return tp(int32(i))
+}
+
+func (w *world) index(p element.TopicPartition) int {
+	if p.Topic == "more" {
+		return len(w.logs) - w.more + int(p.Partition)
+	}
+	return int(p.Partition)
 }
 
 // move takes partitions from one member, in order within the budget, and gives them to another one.
@@ -232,7 +248,7 @@ func (m *member) Start(_ context.Context, start topology.Start, tps []element.To
 	out := map[element.TopicPartition]int64{}
 	for _, p := range tps {
 		if out[p] = 0; start == topology.Latest() {
-			out[p] = int64(len(m.w.logs[p.Partition]))
+			out[p] = int64(len(m.w.logs[m.w.index(p)]))
 		}
 	}
 	return out, nil
@@ -245,7 +261,7 @@ func (m *member) Ends(_ context.Context, end topology.End, tps []element.TopicPa
 	out := map[element.TopicPartition]int64{}
 	for _, p := range tps {
 		if _, known := w.ends[p]; !known && end.Bounded() {
-			w.ends[p] = int64(len(w.logs[p.Partition]))
+			w.ends[p] = int64(len(w.logs[w.index(p)]))
 		}
 		out[p] = w.ends[p]
 	}
@@ -267,7 +283,10 @@ func (m *member) RunOver(context.Context, []topology.SourcePlan) (bool, error) {
 func (m *member) Topics(_ context.Context, names []string) (map[string]Topic, error) {
 	out := map[string]Topic{}
 	for _, n := range names {
-		out[n] = Topic{ID: element.TopicID{1}, Partitions: int32(len(m.w.logs))}
+		out[n] = Topic{ID: element.TopicID{1}, Partitions: int32(len(m.w.logs) - m.w.more)}
+		if n == "more" {
+			out[n] = Topic{ID: element.TopicID{2}, Partitions: int32(m.w.more)}
+		}
 	}
 	return out, nil
 }
@@ -389,7 +408,7 @@ func (s *worldSource) Run(ctx context.Context, deliver func(context.Context, ele
 				d = element.Delivery{From: pos.TopicPartition, Next: pos.Offset, LeaderEpoch: -1, Ended: true}
 				break
 			}
-			if log := s.w.logs[pos.Partition]; int64(len(log)) > pos.Offset && pos.Offset < end {
+			if log := s.w.logs[s.w.index(pos.TopicPartition)]; int64(len(log)) > pos.Offset && pos.Offset < end {
 				n := min(len(log)-int(pos.Offset), 1+rand.IntN(20), int(min(end-pos.Offset, 1<<20)))
 				d = element.Delivery{From: pos.TopicPartition, Records: slices.Clone(log[pos.Offset : int(pos.Offset)+n]), Next: pos.Offset + int64(n), LeaderEpoch: 0}
 				pos.Offset = d.Next
@@ -676,7 +695,7 @@ func (w *world) caughtUp() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for p := range w.logs {
-			if w.committed[tp(int32(p))].Offset != int64(len(w.logs[p])) {
+			if w.committed[w.at(p)].Offset != int64(len(w.logs[p])) {
 				return false
 			}
 		}

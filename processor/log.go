@@ -177,12 +177,14 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 		}
 	}
 	var looping atomic.Int64
-	lis.Looping = func(id element.CheckpointID, records int64) {
-		if n := looping.Add(1); n <= skipLogged || n%1000 == 0 {
+	lis.Looping = func(id element.CheckpointID, records int64, last bool) {
+		if last {
+			log.Warn("records were on a feedback edge at the last checkpoint: they are lost", "checkpoint", uint64(id), "records", records)
+		} else if n := looping.Add(1); n <= skipLogged || n%1000 == 0 {
 			log.Warn("records on a feedback edge are not part of the checkpoint", "checkpoint", uint64(id), "records", records)
 		}
 		if user.Looping != nil {
-			user.Looping(id, records)
+			user.Looping(id, records, last)
 		}
 	}
 }

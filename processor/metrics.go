@@ -85,12 +85,12 @@ func (m *metrics) totals() admin.Totals {
 // listener counts, and passes everything on.
 func (m *metrics) listener(user engine.Listener) engine.Listener {
 	lis := user
-	lis.Looping = func(id element.CheckpointID, records int64) {
+	lis.Looping = func(id element.CheckpointID, records int64, last bool) {
 		m.mu.Lock()
 		m.looping += uint64(max(records, 0))
 		m.mu.Unlock()
 		if user.Looping != nil {
-			user.Looping(id, records)
+			user.Looping(id, records, last)
 		}
 	}
 	lis.AttemptEnded = func(n int, err error, rec fault.Recovery, delay time.Duration) {

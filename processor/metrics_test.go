@@ -16,9 +16,9 @@ import (
 func TestRecordsOnFeedbackEdgesAreCounted(t *testing.T) {
 	m := newMetrics(&service{})
 	var heard int64
-	lis := m.listener(engine.Listener{Looping: func(_ element.CheckpointID, n int64) { heard += n }})
-	lis.Looping(3, 5)
-	lis.Looping(4, 2)
+	lis := m.listener(engine.Listener{Looping: func(_ element.CheckpointID, n int64, _ bool) { heard += n }})
+	lis.Looping(3, 5, false)
+	lis.Looping(4, 2, true)
 	require.EqualValues(t, 7, m.looping)
 	require.EqualValues(t, 7, heard, "the listener hears of all")
 }

@@ -14,6 +14,7 @@ type timerRun[K, V, W any] struct {
 
 	now, until int64
 	most       int
+	over       func() bool
 	fired      int
 	at         timer     // at work
 	rec        Rec[K, V] // what outputs carry on
@@ -24,8 +25,8 @@ func (t *timerRun[K, V, W]) nextTimer() (int64, bool) {
 	return next.at, ok
 }
 
-func (t *timerRun[K, V, W]) fire(now, until int64, most int) (int, error) {
-	t.now, t.until, t.most, t.fired = now, until, most, 0
+func (t *timerRun[K, V, W]) fire(now, until int64, most int, over func() bool) (int, error) {
+	t.now, t.until, t.most, t.over, t.fired = now, until, most, over, 0
 	t.p.in, t.p.out.From = nil, timerOrigin
 	err := t.p.guard.loop(t, timerOrigin, most)
 	return t.fired, err
@@ -36,7 +37,7 @@ func (t *timerRun[K, V, W]) run(from int) (int, error) {
 		t.p.guard.at = i
 		t.p.out.start()
 		next, ok := t.p.ctx.timers.next()
-		if !ok || next.at > min(t.now, t.until) {
+		if !ok || next.at > min(t.now, t.until) || t.fired > 0 && t.over() {
 			return t.most, nil
 		}
 		t.fired++

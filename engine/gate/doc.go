@@ -91,9 +91,11 @@
 //	D9  Tell Announced when a barrier that is unaligned or may switch is put into a channel. An announcement that comes late
 //	    does no harm, one that is lost costs the advantage.
 //	D10 StartTimer: call TimedOut when the aligned-timeout is over, counted from the trigger of the checkpoint.
-//	D11 Feed Ended when the end mark is read. When all have ended (AllEnded) send the own end mark, keep the task for
-//	    Trigger, and send nothing behind the end. The coordinator triggers every task whose senders may all have ended; to
-//	    trigger others as well is safe, but an unaligned checkpoint then records more than it needs.
+//	D11 Feed Ended when the end mark is read. When all have ended (AllEnded) keep the task for Trigger. Send the own end mark
+//	    when nothing more can come of the task, that is when it holds no timer, and send nothing behind it: what came behind an
+//	    end would be ahead of no barrier (I9). Until then it sends on, its barriers too. The coordinator triggers every task
+//	    whose senders may all have ended; to trigger others as well is safe, but an unaligned checkpoint then records more
+//	    than it needs.
 //	D12 Ids grow along every channel. Sources put barriers and cancels into all outputs in the order in which the
 //	    coordinator gave them, whether they have records or not. Unaligned checkpoints and those that may switch do not
 //	    overlap: a newer one overrules.
