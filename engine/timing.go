@@ -90,7 +90,7 @@ func (t *task) fireTimers() (bool, error) {
 	}
 	t.turns.input, t.turns.owed = true, false
 	t.movedNow()
-	more, err := t.chain.FireTimers(now.UnixMilli(), timerSlice)
+	more, err := t.chain.FireTimers(now.UnixMilli(), func() bool { return time.Since(now) >= timerSlice })
 	if err != nil {
 		return true, err
 	}

@@ -3,7 +3,6 @@ package topology
 import (
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/millweir/millweir/element"
 )
@@ -123,23 +122,22 @@ func (t *Task) firstTimers() (first timed, others int64) {
 	return first, others
 }
 
-// FireTimers fires the timers that are due at now, in the order of their times, at most 256 in one call, and none any more
-// when the call has taken as long as slice (0: however long it takes); more says that others are due. For outputs, state and
-// errors what is said of Process holds.
-func (t *Task) FireTimers(now int64, slice time.Duration) (more bool, err error) {
+// FireTimers fires the timers that are due at now, in the order of their times, at most 256 in one call. Behind each
+// it asks enough (nil: never) whether to leave it at that; more says that others are due. For outputs, state and errors what is
+// said of Process holds.
+func (t *Task) FireTimers(now int64, enough func() bool) (more bool, err error) {
 	if t.err != nil {
 		return false, t.err
 	}
-	over := func() bool { return false }
-	if began := time.Now(); slice > 0 {
-		over = func() bool { return time.Since(began) >= slice }
+	if enough == nil {
+		enough = func() bool { return false }
 	}
 	for left := timersPerCall; ; {
 		first, others := t.firstTimers()
-		if more = first != nil && due(first, now); !more || left == 0 || left < timersPerCall && over() {
+		if more = first != nil && due(first, now); !more || left == 0 || left < timersPerCall && enough() {
 			break
 		}
-		fired, err := first.fire(now, others, left, over)
+		fired, err := first.fire(now, others, left, enough)
 		if err != nil {
 			return false, t.finish(err)
 		}

@@ -44,8 +44,8 @@ type timed interface {
 	// nextTimer gives the time of its first pending timer.
 	nextTimer() (at int64, ok bool)
 	// fire fires timers that are due at now, up to the time until, at most that many, and none behind the one after which
-	// over says so. It gives how many there were.
-	fire(now, until int64, most int, over func() bool) (fired int, err error)
+	// enough says so. It gives how many there were.
+	fire(now, until int64, most int, enough func() bool) (fired int, err error)
 }
 
 // timerLooper is a looper over timers.

@@ -14,7 +14,7 @@ type timerRun[K, V, W any] struct {
 
 	now, until int64
 	most       int
-	over       func() bool
+	enough     func() bool
 	fired      int
 	at         timer     // at work
 	rec        Rec[K, V] // what outputs carry on
@@ -25,8 +25,8 @@ func (t *timerRun[K, V, W]) nextTimer() (int64, bool) {
 	return next.at, ok
 }
 
-func (t *timerRun[K, V, W]) fire(now, until int64, most int, over func() bool) (int, error) {
-	t.now, t.until, t.most, t.over, t.fired = now, until, most, over, 0
+func (t *timerRun[K, V, W]) fire(now, until int64, most int, enough func() bool) (int, error) {
+	t.now, t.until, t.most, t.enough, t.fired = now, until, most, enough, 0
 	t.p.in, t.p.out.From = nil, timerOrigin
 	err := t.p.guard.loop(t, timerOrigin, most)
 	return t.fired, err
@@ -37,7 +37,7 @@ func (t *timerRun[K, V, W]) run(from int) (int, error) {
 		t.p.guard.at = i
 		t.p.out.start()
 		next, ok := t.p.ctx.timers.next()
-		if !ok || next.at > min(t.now, t.until) || t.fired > 0 && t.over() {
+		if !ok || next.at > min(t.now, t.until) || t.fired > 0 && t.enough() {
 			return t.most, nil
 		}
 		t.fired++

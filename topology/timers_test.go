@@ -87,7 +87,7 @@ func alarms(opts ...topology.SourceOption) *topology.Builder {
 func fire(t require.TestingT, task *topology.Task, now int64) {
 	for more := true; more; {
 		var err error
-		more, err = task.FireTimers(now, 0)
+		more, err = task.FireTimers(now, nil)
 		require.NoError(t, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestTimersFireInTheOrderOfTimeOnce(t *testing.T) {
 	next, ok := task.NextTimer()
 	require.True(t, ok)
 	require.EqualValues(t, 10, next)
-	more, err := task.FireTimers(9, 0)
+	more, err := task.FireTimers(9, nil)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Equal(t, []string{"now 5"}, values(env.Out[0]))
@@ -164,11 +164,11 @@ func TestOneCallFiresAtMost256Timers(t *testing.T) {
 	for i := range 300 {
 		require.NoError(t, task.Process(from, []element.Record{kv(int64(i), fmt.Sprint("k", i), "7")}))
 	}
-	more, err := task.FireTimers(7, 0)
+	more, err := task.FireTimers(7, nil)
 	require.NoError(t, err)
 	require.True(t, more)
 	require.Len(t, env.Out[0], 256)
-	more, err = task.FireTimers(7, 0)
+	more, err = task.FireTimers(7, nil)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, env.Out[0], 300)
@@ -187,7 +187,7 @@ func TestErrorsOfATimerNameStepKeyAndTime(t *testing.T) {
 	for _, word := range []string{"fail", "panic"} {
 		task, _ := drive(t, alarms())
 		require.NoError(t, task.Process(from, []element.Record{kv(1, "a", "10|30 "+word)}))
-		_, err := task.FireTimers(10, 0)
+		_, err := task.FireTimers(10, nil)
 		var rerr *topology.RecordError
 		require.ErrorAs(t, err, &rerr)
 		require.Equal(t, `step alarm: timer of key "a" at 1970-01-01T00:00:00.010Z: `+map[string]string{"fail": "as told", "panic": "panic: as told"}[word], rerr.Error())
