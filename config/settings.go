@@ -98,7 +98,7 @@ var state = []Setting{
 		Doc:  "Recovery takes the state from the local copy where that fits, and reads only what is newer from the checkpoints. false: the badger backend keeps no local copy. The memory backend has none and ignores it.",
 		read: yesNo(func(s *Service) *bool { return &s.State.LocalRecovery })},
 	{Path: "state.backend.memory-limit", Type: "size", Default: "256mb", Flink: "state.backend.rocksdb.memory.fixed-per-slot", FlinkDefault: "none",
-		Doc:  "Budget of state in memory.",
+		Doc:  "Memory that the state of all tasks of the process may take, together. With the badger backend what exceeds it goes to disk, below state.local.root-dirs, what was not used lately first, and comes back when it is used; it does not outlive the process. Changes that are not committed stay in memory: state.uncommitted-limit is for them. The memory backend keeps all state in memory and ignores it.",
 		read: size(func(s *Service) *int64 { return &s.State.MemoryLimit })},
 	{Path: "state.local.root-dirs", Type: "list of directories", Flink: "execution.checkpointing.local-backup.dirs", FlinkDefault: "none",
 		Doc:     "Where local copies of the state live. Of several directories, say one per disk, each has the copies of some of the tasks: those of a source or exchange take turns. One that cannot be used or is full is left out with a warning, and its tasks go on to the next one. A change of the list has copies built anew. Derived: `local` below the data directory.",

@@ -150,12 +150,16 @@ func (a *attempt) prepare() error {
 	maps.DeleteFunc(a.kept, func(id element.TaskID, k *keptState) bool { // before others are read in its place
 		return decisions[id].Root != k.root
 	})
+	a.r.closeUnkept()
 	err = in.build(decisions)
 	a.kept, a.r.kept = nil, nil // used or of no use any more
 	a.tasks, a.byTP = map[element.TaskID]*owned{}, map[element.TopicPartition]element.TaskID{}
+	used := map[State]bool{}
 	for _, t := range in.tasks {
 		a.admit(t)
+		used[t.state] = true
 	}
+	a.r.states.closeOthers(func(st State) bool { return used[st] })
 	if a.brake != nil && err == nil {
 		a.wire()
 		if err = in.replayAll(decisions); fault.CodeOf(err) == fault.Corrupt {
@@ -245,6 +249,7 @@ func (a *attempt) startTask(t *owned) {
 		t.quit()
 		if t.gone.Load() {
 			t.closeChain(a.r.lis) // of those that stay to the end tearDown does it
+			a.r.states.close(t.state)
 		}
 	})
 }
@@ -299,6 +304,7 @@ func (a *attempt) tearDown() {
 	default:
 	}
 	a.keepStates()
+	a.r.closeUnkept()
 }
 
 // announce tells the listener and the local copy where the attempt starts, and adds the tasks to the checkpoints.
@@ -356,7 +362,9 @@ func (a *attempt) keepStates() {
 		}
 		// The commit notice may not have reached the task before the end.
 		t.state.Commit(t.root.Name.ID)
-		t.state.Rollback()
+		if t.state.Rollback(); t.state.Err() != nil {
+			continue // it is of no use any more
+		}
 		a.r.kept[id] = &keptState{state: t.state, states: t.stateInfo, root: *t.root}
 	}
 }

@@ -59,6 +59,7 @@
 //	from.go, claim.go, moved.go         starts from a savepoint, its end, state that changes its place
 //	join.go, leave.go                   tasks that come and go
 //	loop.go, events.go, workers.go      the coordinator's driver, what it hears, its actions
+//	states.go                           which states are open
 //	merge.go, renew.go, forget.go       long chains, those that cannot be merged; a cancel that keeps no state
 //	control.go                          what is asked from outside: status, checkpoints, savepoints
 //	task.go, inbox.go, feeder.go        one task and the way to it

@@ -130,8 +130,8 @@ func (in *input) receive(t *task, p topology.Parcel) error {
 		return err
 	}
 	t.pace.note(n, time.Since(began))
-	if err := t.state.Err(); err != nil {
-		return fmt.Errorf("task %s: %w", t.id, err)
+	if err := t.endBatch(); err != nil {
+		return err
 	}
 	t.stats.records.Add(int64(n))
 	t.checkLimit()

@@ -175,8 +175,14 @@ type State interface {
 	// Load sets or deletes a committed value during a restore. Entry.State is the place of the table in the order of
 	// registration.
 	Load(e snapshot.Entry) error
-	// Err reports a write that could not be kept since the last Rollback.
+	// Err reports a write that could not be kept since the last Rollback, or that the state cannot be read any more, which
+	// stays.
 	Err() error
+	// EndBatch says that no bytes which the tables gave out are in use any more: the state may put some of itself elsewhere.
+	// It gives Err.
+	EndBatch() error
+	// Close gives the state up. What it holds outside of memory goes.
+	Close()
 	UncommittedBytes() int64
 	// Bytes is the memory that the state takes.
 	Bytes() int64

@@ -57,6 +57,9 @@ func (in *intake) build(decisions map[element.TaskID]snapshot.Decision) error {
 			return err
 		}
 		t.chain = chain
+		if err := t.state.Err(); err != nil { // timers were read
+			return fmt.Errorf("task %s: %w", t.id, err)
+		}
 	}
 	return nil
 }
@@ -65,6 +68,7 @@ func (in *intake) build(decisions map[element.TaskID]snapshot.Decision) error {
 func (in *intake) close() {
 	for _, t := range in.tasks {
 		t.closeChain(in.a.r.lis)
+		in.a.r.states.close(t.state)
 	}
 }
 
@@ -208,7 +212,9 @@ func (a *attempt) fromSavepoint(ctx context.Context, t *owned, ref snapshot.Save
 
 // newState makes an empty store with all states of a task registered.
 func (a *attempt) newState(t *owned) error {
+	a.r.states.close(t.state) // what it has is of no use
 	t.state = a.r.ports.NewState(t.id)
+	a.r.states.add(t.state)
 	for _, s := range t.stateInfo {
 		if _, err := t.state.Table(s.Name, s.Codec); err != nil {
 			return err

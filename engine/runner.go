@@ -45,6 +45,7 @@ type Runner struct {
 	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
 	lastID       element.CheckpointID
 	kept         map[element.TaskID]*keptState
+	states       states
 	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
 	unmerged     map[element.TaskID]*unmerged       // the same of chains that cannot be merged
 	had          []element.TaskID                   // of the last attempt: the local copy is told when they do not come back
@@ -97,6 +98,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	})
 	defer stopping()
 
+	defer r.states.closeOthers(func(State) bool { return false })
 	defer func() { r.live(Ended, r.life.Load().attempt, r.life.Load().cause) }()
 	for n := 1; ; n++ {
 		r.live(StandingBy, n, r.life.Load().cause)

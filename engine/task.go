@@ -141,6 +141,7 @@ func (t *task) notice(it item) error {
 		if it.committed >= t.unwritten {
 			t.unwritten = 0
 		}
+		return t.endBatch()
 	case !it.abandoned.empty():
 		t.state.Abandon(it.abandoned.first)
 		t.unwritten = 0
@@ -218,7 +219,7 @@ func (t *task) process(d element.Delivery) error {
 		return err
 	}
 	t.pace.note(len(d.Records), time.Since(began))
-	if err := t.state.Err(); err != nil {
+	if err := t.state.EndBatch(); err != nil {
 		return fmt.Errorf("task %s at offset %d: %w", t.id, d.Next, err)
 	}
 	t.position.Offset = d.Next
@@ -263,6 +264,14 @@ func (t *task) relieve() {
 	}
 }
 
+// endBatch is for what the chain has done without a record.
+func (t *task) endBatch() error {
+	if err := t.state.EndBatch(); err != nil {
+		return fmt.Errorf("task %s: %w", t.id, err)
+	}
+	return nil
+}
+
 // taskEnv is what the chain of one task sees of the engine.
 type taskEnv struct {
 	ctx context.Context
@@ -276,14 +285,21 @@ func (e *taskEnv) State(step, name, codec string) (topology.StateTable, error) {
 	return e.t.state.Table(topology.StatePlan{Step: step, Name: name}.ID(), codec)
 }
 
-// Emit passes output to the sink.
+// Emit passes output to the sink. What was computed from a state that could not be read or written goes nowhere: where there
+// are no transactions nobody could take it back.
 func (e *taskEnv) Emit(sink int, recs []element.Record) error {
+	if err := e.t.state.Err(); err != nil {
+		return fmt.Errorf("task %s: %w", e.t.id, err)
+	}
 	e.t.stats.emitted.Add(int64(len(recs)))
 	return e.t.out.Write(e.ctx, sink, recs)
 }
 
 // Send puts a parcel on its way to a subtask of an exchange.
 func (e *taskEnv) Send(stage, subtask int, p topology.Parcel) error {
+	if err := e.t.state.Err(); err != nil {
+		return fmt.Errorf("task %s: %w", e.t.id, err)
+	}
 	e.t.flow.add(1)
 	return e.t.outs.send(stage, subtask, p)
 }

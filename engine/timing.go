@@ -72,10 +72,22 @@ func (t *task) timersDue(now int64) bool {
 	return ok && ms <= now
 }
 
+// unread is asked after the chain has said which timers there are: a state that cannot be read tells of none.
+func (t *task) unread() error {
+	if err := t.state.Err(); err != nil {
+		return fmt.Errorf("task %s, timers: %w", t.id, err)
+	}
+	return nil
+}
+
 // fireTimers fires a slice of the timers that are due.
 func (t *task) fireTimers() (bool, error) {
 	now := time.Now()
-	if !t.timersDue(now.UnixMilli()) || t.flow.isClosed() {
+	due := t.timersDue(now.UnixMilli())
+	if err := t.unread(); err != nil {
+		return true, err
+	}
+	if !due || t.flow.isClosed() {
 		t.unclaim()
 		return false, nil
 	}
@@ -94,8 +106,8 @@ func (t *task) fireTimers() (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	if err := t.state.Err(); err != nil {
-		return true, fmt.Errorf("task %s, timers: %w", t.id, err)
+	if err := t.endBatch(); err != nil {
+		return true, err
 	}
 	t.checkLimit()
 	if err := t.endAtLast(); err != nil {
@@ -119,6 +131,9 @@ func (t *task) wakeAt() (time.Time, bool) {
 			if due := time.UnixMilli(ms); at.IsZero() || due.Before(at) {
 				at = due
 			}
+		}
+		if t.unread() != nil {
+			return time.Now(), true // the next turn says so
 		}
 	}
 	return at, !at.IsZero()
@@ -149,6 +164,9 @@ func (t *task) endAtLast() error {
 	if t.hasTimers {
 		if _, pending := t.chain.NextTimer(); pending {
 			return nil
+		}
+		if err := t.unread(); err != nil {
+			return err
 		}
 	}
 	if err := t.chain.Flush(); err != nil {

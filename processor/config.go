@@ -73,7 +73,8 @@ type Config struct {
 	// WriteBufferSize in bytes is that of the snapshot files (state.backend.fs.write-buffer-size); the larger of it and
 	// MemoryThreshold counts. Default 4096.
 	WriteBufferSize int64
-	// MemoryLimit in bytes is the budget of state in memory (state.backend.memory-limit). Default 256 MiB.
+	// MemoryLimit in bytes is the memory that the states of all tasks may take together (state.backend.memory-limit); with the
+	// badger backend what exceeds it goes to disk, changes that are not committed excepted. Default 256 MiB.
 	MemoryLimit int64
 	// SavepointsDir is where savepoints go that are asked for without a place (state.savepoints.dir). Default none.
 	SavepointsDir string

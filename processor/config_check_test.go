@@ -124,9 +124,11 @@ func TestIgnored(t *testing.T) {
 		"memory alone":       {func(c *Config) { c.Backend = Memory }, nil},
 		"memory with places": {func(c *Config) { c.Backend, c.NoLocalRecovery, c.LocalDirs = Memory, true, []string{"/a"} },
 			[]string{"state.local.root-dirs [/a]: state.backend memory keeps no local copy"}},
+		"memory with a limit": {func(c *Config) { c.Backend, c.MemoryLimit = Memory, 1<<30 },
+			[]string{"state.backend.memory-limit 1gb: state.backend memory keeps all state in memory"}},
 		"the default place is none that was given": {func(c *Config) { c.DataDir, c.NoLocalRecovery, c.LocalDirs = "/d", true, []string{"/d/local"} }, nil},
 		"places without local recovery": {func(c *Config) { c.NoLocalRecovery, c.LocalDirs = true, []string{"/a"} },
-			[]string{"state.local.root-dirs [/a]: state.backend.local-recovery false keeps no local copy"}},
+			nil},
 		"at-least-once": {func(c *Config) { c.Mode, c.TransactionTimeout, c.HoldBackLimit = AtLeastOnce, 2*time.Minute, 1<<20 }, []string{
 			"transaction.timeout 2m: checkpointing.mode at-least-once uses no transactions and holds no output back",
 			"sink.hold-back-limit 1mb: checkpointing.mode at-least-once uses no transactions and holds no output back"}},

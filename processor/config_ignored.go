@@ -33,8 +33,7 @@ func Ignored(c Config) []string {
 	if c.Backend == Memory {
 		const why = "state.backend memory keeps no local copy"
 		note(!slices.Equal(c.LocalDirs, def.LocalDirs), "state.local.root-dirs", c.LocalDirs, why)
-	} else if c.NoLocalRecovery {
-		note(!slices.Equal(c.LocalDirs, def.LocalDirs), "state.local.root-dirs", c.LocalDirs, "state.backend.local-recovery false keeps no local copy")
+		note(c.MemoryLimit != def.MemoryLimit, "state.backend.memory-limit", rules.Size(c.MemoryLimit), "state.backend memory keeps all state in memory")
 	}
 	return out
 }

@@ -32,12 +32,12 @@
 // are awaited in close, after the engine has ended. A stable read that waits has one for its time.
 // The admin listener, the reader of the control topic, and what serves its commands end last, when the engine has ended.
 //
-// Files: config.go (settings) with config_check.go, config_ignored.go and config_gaps.go, retained.go (how many checkpoints are kept),
+// Files: config.go (settings) with config_check.go, config_ignored.go and config_gaps.go, spill.go (the limit of memory), retained.go (how many checkpoints are kept),
 // run.go (composition), ports.go (adapters between packages), identity.go (data directory,
 // instance id), log.go and log_merges.go (what is logged), offsets.go (reads of positions), starts.go and ends.go (start and end positions), runs.go
 // (which bounded run a process takes part in), outputs.go (the output topics of an attempt), members.go (who is in the group), gone.go
 // and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
-// newest root), admin.go (what is seen and done from outside), metrics.go and metrics_lag.go, control.go (commands to all
+// newest root), admin.go (what is seen and done from outside), metrics.go, metrics_lag.go and metrics_spill.go, control.go (commands to all
 // instances, where they are read), control_age.go (how old they are at most) and control_send.go (where they are sent), reset.go, from.go (starts from a savepoint).
 package processor

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -180,7 +181,7 @@ var (
 
 // Describe gives all that Collect may give.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range descs {
+	for _, d := range slices.Concat(descs, spillDescs) {
 		out <- d
 	}
 }
@@ -213,6 +214,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	counter(out, descRestarts, float64(st.Restarts))
 	gauge(out, descAttempt, float64(st.Attempt))
 	m.collectTasks(out, st)
+	m.collectSpill(out)
 	m.lag.collect(ctx, out)
 }
 

@@ -76,6 +76,7 @@ type service struct {
 	outflow     *kafkasink.Outflow // set at the start
 	later       goneSearch
 	local       engine.LocalCopy // nil without one
+	spill       *store.Spill     // nil: all state is in memory
 	runner      atomic.Pointer[engine.Runner]
 	stopped     atomic.Pointer[time.Time] // when Run was told to stop
 	patience    context.Context           // ends a shutdown timeout later
@@ -101,7 +102,7 @@ func (s *service) kafka() kafka.Config {
 
 // open checks and opens everything, cheapest and most local first.
 func (s *service) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openReads, s.openControl, s.openCheckpoints, s.openLocal, s.awaitControl, s.openKafka}
+	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openReads, s.openControl, s.openCheckpoints, s.openLocal, s.openSpill, s.awaitControl, s.openKafka}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -247,7 +248,7 @@ func (s *service) run(ctx context.Context) error {
 		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		OpenFrom: s.openFrom, DisposeSavepoint: snapshot.DisposeSavepoint,
 		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone,
-		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{})} },
+		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{Spill: s.spill})} },
 	}
 	if s.cfg.Decorate != nil {
 		s.cfg.Decorate(&ports)

@@ -81,7 +81,7 @@ func (f *Frozen) Entries() iter.Seq[Entry] {
 		for t := range f.lists {
 			l := &f.lists[t]
 			for i := range l.len {
-				if c := l.at(i); !c.noop() && !yield(f.entry(t, c)) {
+				if c := l.at(i); !c.noop() && !yield(entryOf(f.chunks, t, c)) {
 					return
 				}
 			}
@@ -100,7 +100,7 @@ func (f *Frozen) Sorted() iter.Seq[Entry] {
 		for t := range f.lists {
 			l := &f.lists[t]
 			for _, k := range sorter.sort(f.chunks, l) {
-				if !yield(f.entry(t, l.at(k.at))) {
+				if !yield(entryOf(f.chunks, t, l.at(k.at))) {
 					return
 				}
 			}
@@ -119,8 +119,6 @@ func (f *Frozen) enter() bool {
 	}
 	return true
 }
-
-func (f *Frozen) entry(table int, c *change) Entry { return entryOf(f.chunks, table, c) }
 
 func entryOf(at chunks, table int, c *change) Entry {
 	e := Entry{Table: table, Key: at.key(c.entry, c.keyLen)}

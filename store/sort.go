@@ -124,10 +124,16 @@ func sharedPrefix(common, key []byte) []byte {
 	if len(key) >= len(common) && string(key[:len(common)]) == string(common) {
 		return common
 	}
-	n := min(len(key), len(common))
-	k := 0
-	for k < n && key[k] == common[k] {
-		k++
+	return common[:sameBytes(common, key)]
+}
+
+// sameBytes is the number of bytes with which both begin.
+func sameBytes(a, b []byte) int {
+	n := min(len(a), len(b))
+	for k := range n {
+		if a[k] != b[k] {
+			return k
+		}
 	}
-	return common[:k]
+	return n
 }

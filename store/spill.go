@@ -132,6 +132,10 @@ func (p *Spill) claimDir() (string, error) {
 	for _, d := range p.cfg.Dirs {
 		dir := filepath.Join(d, SpillDirName)
 		err := p.claimIn(dir)
+		if free, ok := p.freeAt(dir); err == nil && ok && free < p.cfg.MinFreeBytes {
+			err = errors.Join(fmt.Errorf("%w: %d bytes free, %d wanted", errNoSpace, free, p.cfg.MinFreeBytes), p.lock.Close(), os.RemoveAll(p.dir))
+			p.dir, p.lock = "", nil
+		}
 		if err == nil {
 			p.log.Info("state is larger than its share of memory: what was not used lately is kept on disk", "limit", p.cfg.Limit, "dir", p.dir)
 			return p.dir, nil
