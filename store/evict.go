@@ -38,6 +38,7 @@ type spiller struct {
 	most  int64
 
 	compact compaction
+	moved   int    // blocks, by it
 	buf     []byte // of the block that was read last
 	*work          // while something is evicted
 

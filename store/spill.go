@@ -43,6 +43,7 @@ type Spill struct {
 	cfg    SpillConfig
 	log    *slog.Logger
 	freeAt func(dir string) (int64, bool)
+	least  int64 // bytes of a file before there is another one
 
 	used, stores         atomic.Int64
 	live, disk, entries  atomic.Int64
@@ -83,7 +84,7 @@ func OpenSpill(cfg SpillConfig) (*Spill, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	p := &Spill{cfg: cfg, log: cfg.Logger, freeAt: freeBytes, works: sync.Pool{New: func() any { return new(work) }}}
+	p := &Spill{cfg: cfg, log: cfg.Logger, freeAt: freeBytes, least: spillFileMin, works: sync.Pool{New: func() any { return new(work) }}}
 	for _, dir := range cfg.Dirs {
 		if err := wipeSpills(filepath.Join(dir, SpillDirName)); err != nil {
 			p.log.Warn("old spilled state is left where it is", "dir", filepath.Join(dir, SpillDirName), "error", err)

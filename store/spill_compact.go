@@ -73,5 +73,6 @@ func (s *Store) moveBlocks(c *compaction) (bytes int64, err error) {
 		sp.log.named(m.b)
 		sp.log.unnamed(old[i])
 	}
+	sp.moved += len(made)
 	return bytes + int64(len(out)), nil
 }

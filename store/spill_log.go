@@ -51,7 +51,7 @@ func (l *spillLog) append(b []byte) (*spillFile, int64, error) {
 
 // tail gives the file to write to.
 func (l *spillLog) tail(n int64) (*spillFile, error) {
-	most := max(spillFileMin, min(l.disk/spillFiles, spillFileMax))
+	most := max(l.pool.least, min(l.disk/spillFiles, spillFileMax))
 	if k := len(l.files); k > 0 {
 		if t := l.files[k-1]; t.size == 0 || t.size+n <= most {
 			return t, nil
@@ -107,7 +107,7 @@ func discard(f *os.File) error {
 
 // worst gives the file to move blocks out of, if there is so much in the files that is superseded that it is worth it.
 func (l *spillLog) worst() *spillFile {
-	if l.disk <= 2*l.live+2*spillFileMin {
+	if l.disk <= 2*l.live+2*l.pool.least {
 		return nil
 	}
 	var w *spillFile

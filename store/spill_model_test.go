@@ -17,6 +17,9 @@ import (
 func testSpill(t testing.TB, limit int64) *Spill {
 	p, err := OpenSpill(SpillConfig{Dirs: []string{t.TempDir()}, Limit: limit, MinFreeBytes: -1, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
+	if limit < 1<<20 {
+		p.least = 512 // so that files come and go
+	}
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
@@ -137,12 +140,13 @@ func auditLog(t require.TestingT, s *Store) {
 
 // A store whose memory is nearly nothing is the same map, whatever is evicted, loaded back and read meanwhile.
 func TestSpillingStoreFollowsTheModel(t *testing.T) {
-	pool := testSpill(t, 1)
+	pool, moved := testSpill(t, 1), 0
 	rapid.Check(t, func(t *rapid.T) {
 		s := New(Config{Spill: pool})
 		defer s.Close()
 		follow(t, s)
 		auditLog(t, s)
+		moved += s.spill.moved
 		s.Close()
 		st := pool.Stats()
 		require.Zero(t, st.MemoryBytes+st.Bytes+st.DiskBytes+st.Entries+int64(st.Stores))
@@ -150,6 +154,7 @@ func TestSpillingStoreFollowsTheModel(t *testing.T) {
 	st := pool.Stats()
 	require.Greater(t, st.Loads, int64(100))
 	require.Greater(t, st.Evicted, int64(100))
+	require.Positive(t, moved)
 	files, err := os.ReadDir(pool.dir)
 	require.NoError(t, err)
 	require.Len(t, files, 1, "the lock is left")

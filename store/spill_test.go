@@ -118,7 +118,7 @@ func TestNothingIsEvictedWhereNothingCanBeWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pool := testSpill(t, 1)
 			var log bytes.Buffer
-			pool.log = slog.New(slog.NewTextHandler(&log, nil))
+			pool.log, pool.least = slog.New(slog.NewTextHandler(&log, nil)), spillFileMin
 			keys := numberedKeys(4000)
 			s, tb := counted(t, pool, keys[:2000])
 			repair := break_(pool, s)
