@@ -73,10 +73,7 @@ func (in *intake) closeFrom() {
 // resolveFrom is resolve for a start from a savepoint.
 func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
 	a := in.a
-	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates}
-	for _, s := range a.r.plan.Sources {
-		want.Sources = append(want.Sources, s.Name)
-	}
+	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: input.Sources}
 	if snapshot.NeedsStored(in.facts) {
 		var err error
 		if want.All, err = a.r.ports.Checkpoints.List(in.ctx); err != nil {

@@ -58,6 +58,9 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		DropStates:  a.r.cfg.AllowDropped,
 		Repeats:     a.r.cfg.AtLeastOnce,
 	}
+	for _, s := range a.r.plan.Sources {
+		input.Sources = append(input.Sources, s.Name)
+	}
 	for _, s := range a.r.plan.States {
 		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})
 	}

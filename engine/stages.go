@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine/gate"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
@@ -34,10 +36,25 @@ func (a *attempt) stageFacts() []snapshot.StageFacts {
 	var out []snapshot.StageFacts
 	for _, s := range a.r.plan.Stages {
 		if s.Kind != topology.SourceStage {
-			out = append(out, snapshot.StageFacts{Name: s.Name, Parallelism: a.par.of(s.Index), MaxParallelism: a.par.most})
+			out = append(out, snapshot.StageFacts{Name: s.Name, Parallelism: a.par.of(s.Index), MaxParallelism: a.par.most, Exchange: exchangeKind(s.Kind)})
 		}
 	}
 	return out
+}
+
+// exchangeKind gives the word of checkpoints for a kind of stage.
+func exchangeKind(k topology.StageKind) snapshot.ExchangeKind {
+	switch k {
+	case topology.HashStage:
+		return snapshot.GroupByExchange
+	case topology.RebalanceStage:
+		return snapshot.RebalanceExchange
+	case topology.BroadcastStage:
+		return snapshot.BroadcastExchange
+	case topology.FeedbackStage:
+		return snapshot.FeedbackExchange
+	}
+	return snapshot.UnknownExchange
 }
 
 // stageOf finds the stage of a task.
@@ -61,34 +78,72 @@ const replayParcels = 256
 
 // replay reads what was on the way to a subtask when the checkpoint was taken.
 func (in *intake) replay(ctx context.Context, t *owned, d snapshot.Decision) error {
-	var some [][]byte
-	flush := func() error {
-		if len(some) == 0 {
-			return nil
-		}
-		p, err := t.chain.Restore(some)
-		if err != nil {
-			return fmt.Errorf("task %s: records in flight of checkpoint %s: %w", t.id, d.Root.Name, err)
-		}
-		t.in.replay = append(t.in.replay, p)
-		some = some[:0]
-		return nil
-	}
+	r := &replaying{t: t, d: d, drop: in.a.r.cfg.AllowDropped}
 	for i := range d.Sources {
-		_, err := in.reads(d).RestoreInFlight(ctx, d.Sources[i], d.KeepInFlight(&d.Sources[i]), func(_ int, data []byte) error {
-			if some = append(some, slices.Clone(data)); len(some) < replayParcels {
-				return nil
-			}
-			return flush()
-		})
+		src := &d.Sources[i]
+		_, err := in.reads(d).RestoreInFlight(ctx, *src, d.KeepInFlight(src), func(group int, data []byte) error { return r.add(src, group, data) })
 		if err != nil {
 			return fmt.Errorf("restore task %s from checkpoint %s: %w", t.id, d.Root.Name, err)
 		}
-		if err := flush(); err != nil {
+		if err := r.flush(); err != nil {
 			return err
 		}
 	}
+	if r.dropped > 0 {
+		in.a.r.lis.dropped(snapshot.DroppedStage{Stage: t.id.Source, Root: d.Root, Subtasks: 1, InFlight: r.dropped})
+	}
 	return nil
+}
+
+// replaying makes parcels of the records in flight of one subtask.
+type replaying struct {
+	t       *owned
+	d       snapshot.Decision
+	drop    bool // what the exchange cannot take now is let go
+	some    [][]byte
+	dropped int64
+}
+
+func (r *replaying) add(src *snapshot.TaskEntry, group int, data []byte) error {
+	if !r.d.Fits(src, group) {
+		if r.drop {
+			r.dropped++
+			return nil
+		}
+		return r.refuse("they came over another kind of exchange of this name, which is now a %s and leads them elsewhere", r.d.Stage.Exchange)
+	}
+	if r.some = append(r.some, slices.Clone(data)); len(r.some) < replayParcels {
+		return nil
+	}
+	return r.flush()
+}
+
+func (r *replaying) flush() error {
+	if len(r.some) == 0 {
+		return nil
+	}
+	p, err := r.t.chain.Restore(r.some)
+	switch {
+	case err == nil:
+		r.t.in.replay = append(r.t.in.replay, p)
+	case errors.Is(err, topology.ErrInFlightCodecs) && r.drop: // all of them: one program wrote them
+		r.dropped += int64(len(r.some))
+	case errors.Is(err, topology.ErrInFlightCodecs):
+		return r.refuse("%w", err)
+	case errors.Is(err, topology.ErrInFlightVersion), errors.Is(err, topology.ErrInFlightDamaged):
+		return fault.Stopf(fault.Corrupt, "task %s: records in flight of checkpoint %s: %w", r.t.id, r.d.Root.Name, err)
+	default:
+		return fmt.Errorf("task %s: records in flight of checkpoint %s: %w", r.t.id, r.d.Root.Name, err)
+	}
+	r.some = r.some[:0]
+	return nil
+}
+
+// refuse says that the exchange has become one that cannot take what is on the way.
+func (r *replaying) refuse(why string, args ...any) error {
+	return fault.Stopf(fault.StateMismatch, "stage %s: task %s: records in flight of checkpoint %s cannot be taken: %w; "+
+		"go back to what the exchange was and stop gracefully, so that nothing is in flight, and change it then, or let them go with --allow-dropped-state",
+		r.t.id.Source, r.t.id, r.d.Root.Name, fmt.Errorf(why, args...))
 }
 
 // replayAll reads what was on the way to the subtasks.

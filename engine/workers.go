@@ -199,7 +199,7 @@ func (a *attempt) entry(p *pending, tid element.TaskID, ack taskAck, runs []snap
 	if t := a.tasks[tid]; t.exchange {
 		e.Parallelism, e.MaxParallelism = t.parallelism, a.par.most
 		if run := p.runs[tid].InFlight; !run.IsZero() {
-			e.InFlight = []snapshot.RunRef{run}
+			e.InFlight, e.Exchange = []snapshot.RunRef{run}, exchangeKind(a.stageOf(tid).Kind)
 		}
 	} else {
 		e.Positions = []element.Position{ack.position}

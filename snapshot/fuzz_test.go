@@ -74,13 +74,13 @@ func FuzzRoot(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		forged := func(version string) []byte { return seal(append([]byte(rootMagic+version), b...)) }
-		for _, in := range [][]byte{b, forged("\x01"), forged("\x02")} {
+		for _, in := range [][]byte{b, forged("\x01"), forged("\x02"), forged("\x03")} {
 			var r *Root
 			var err error
 			bounded(t, len(in), func() { r, err = decodeRoot(in) })
 			switch {
 			case err != nil:
-			case in[len(rootMagic)] == rootVersion:
+			case in[len(rootMagic)] >= plainVersion:
 				require.Equal(t, in, encodeRoot(r), "one root has one encoding")
 			default: // what an older version said is said in this one
 				again, err := decodeRoot(encodeRoot(r))
@@ -279,13 +279,14 @@ func drawRoot(rt *rapid.T) *Root {
 		r.Tasks = append(r.Tasks, e)
 	}
 	parallelism := rapid.IntRange(0, 3).Draw(rt, "parallelism")
+	kind := rapid.SampledFrom([]ExchangeKind{UnknownExchange, GroupByExchange, RebalanceExchange}).Draw(rt, "kind")
 	for i := range parallelism {
 		e := TaskEntry{Task: element.TaskID{Source: "z", Partition: int32(i)}, Parallelism: parallelism, MaxParallelism: 7, States: counts}
 		if rapid.Bool().Draw(rt, "inline") {
 			e.Runs = []RunRef{drawInline(rt, 0, 3)}
 		}
 		for range rapid.IntRange(0, 2).Draw(rt, "in flight") {
-			e.InFlight = append(e.InFlight, drawInline(rt, 10, 10))
+			e.InFlight, e.Exchange = append(e.InFlight, drawInline(rt, 10, 10)), kind
 		}
 		r.Tasks = append(r.Tasks, e)
 	}

@@ -21,6 +21,7 @@ var update = flag.Bool("update", false, "write the golden files of the current f
 const (
 	goldenV1 = "testdata/golden/v1"
 	goldenV2 = "testdata/golden/v2"
+	goldenV3 = "testdata/golden/v3"
 )
 
 // goldenFiles makes files of each kind from fixed input: everything in them is determined by it.

@@ -24,7 +24,7 @@ func (r *Root) lineageOf(e *TaskEntry) lineage {
 
 // own reports whether a root's entry of a task belongs to the cluster, and to the topics that the task reads now.
 func (in *ResolveInput) own(t *TaskFacts, r *Root, e *TaskEntry) bool {
-	if r.ClusterID != in.ClusterID {
+	if r.ClusterID != in.ClusterID || e.Parallelism > 0 {
 		return false
 	}
 	for i := range e.Positions {

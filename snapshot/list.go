@@ -196,6 +196,9 @@ func (r *Repository) Stored(ctx context.Context) (map[element.TaskID]RootRef, er
 			return nil, info.Err
 		}
 		for i := range info.Root.Tasks {
+			if info.Root.Tasks[i].Parallelism > 0 {
+				continue
+			}
 			id := info.Root.Tasks[i].Task
 			if have, ok := out[id]; !ok || have.Name.ID < info.Ref.Name.ID {
 				out[id] = info.Ref

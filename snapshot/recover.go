@@ -150,7 +150,7 @@ func (in *ResolveInput) Ask(listing []RootInfo) {
 			continue
 		}
 		for k := range info.Root.Tasks {
-			if id := info.Root.Tasks[k].Task; in.Stored[id].IsZero() {
+			if id := info.Root.Tasks[k].Task; info.Root.Tasks[k].Parallelism == 0 && in.Stored[id].IsZero() {
 				in.Stored[id] = info.Ref
 			}
 		}
@@ -230,7 +230,7 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 			continue
 		}
 		entry := info.Root.Task(t.Task)
-		if entry == nil {
+		if entry == nil || entry.Parallelism > 0 {
 			continue
 		}
 		if no := c.fits(t, info, entry); no != nil {

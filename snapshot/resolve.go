@@ -37,6 +37,9 @@ type ResolveInput struct {
 	// Stages are those of exchanges that the plan has. Their tasks have no inputs of their own: they start from the root
 	// that the handles of all tasks name, together with them. So Tasks must be all tasks of the application.
 	Stages []StageFacts
+	// Sources are all of the plan, whoever owns their partitions. nil: state of a source that the plan does not have is not
+	// noticed.
+	Sources []string
 	// States are those that the topology declares, by stage. A stage without any is stateless.
 	States map[string][]StateInfo
 	// Roots holds what NamedRoots(Tasks) asks for; see Repository.LoadRoots.
@@ -323,7 +326,7 @@ func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []el
 	}
 	entry := loaded.Root.Task(t.Task)
 	switch {
-	case entry == nil:
+	case entry == nil || entry.Parallelism > 0:
 		return Decision{}, refuse(ReasonTaskMissing, none, "task %s: checkpoint %s (%s) does not hold it, though the committed offset says so", t.Task, ref.Name, ref.Path)
 	case loaded.Root.ClusterID != in.ClusterID:
 		return Decision{}, refuse(ReasonOtherCluster, none, "task %s: checkpoint %s (%s) is of cluster %q, this is %q", t.Task, ref.Name, ref.Path, loaded.Root.ClusterID, in.ClusterID)

@@ -52,6 +52,9 @@ type TaskEntry struct {
 	// InFlight are runs of the records that were on the way to the task, in the order in which they are taken again. They
 	// belong to this root alone and are no part of the chain.
 	InFlight []RunRef
+	// Exchange is the kind of exchange that InFlight came over; UnknownExchange in a root of version 2, and where there is
+	// nothing in flight.
+	Exchange ExchangeKind
 }
 
 // SavepointRef names a savepoint: one that was cut at the barrier of a checkpoint, or that an application started from.
@@ -278,6 +281,9 @@ func (e *TaskEntry) validate(id element.CheckpointID) error {
 			return formatf("run in %s is not one of records in flight: (%d, %d] full=%t", run.File, run.From, run.To, run.Full)
 		}
 	}
+	if e.Exchange >= exchangeKinds || e.Exchange != UnknownExchange && len(e.InFlight) == 0 {
+		return formatf("%s with %d runs of records in flight", e.Exchange, len(e.InFlight))
+	}
 	return CheckChain(e.Runs)
 }
 
@@ -325,11 +331,16 @@ func (e *TaskEntry) files() iter.Seq[string] {
 func checkStages(tasks []TaskEntry) error {
 	for i := 0; i < len(tasks); {
 		first := &tasks[i]
-		n := 0
+		n, kind := 0, UnknownExchange
 		for ; i < len(tasks) && tasks[i].Task.Source == first.Task.Source; i++ {
 			if e := &tasks[i]; e.Parallelism != first.Parallelism || e.MaxParallelism != first.MaxParallelism {
 				return formatf("task %s has parallelism %d of %d, another of its stage %d of %d", e.Task, e.Parallelism, e.MaxParallelism,
 					first.Parallelism, first.MaxParallelism)
+			} else if e.Exchange != UnknownExchange {
+				if kind != UnknownExchange && kind != e.Exchange || e.Parallelism == 0 {
+					return formatf("task %s has records in flight over a %s, another of its stage over a %s, or it is of a source", e.Task, e.Exchange, kind)
+				}
+				kind = e.Exchange
 			}
 			n++
 		}

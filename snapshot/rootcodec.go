@@ -3,14 +3,18 @@ package snapshot
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 
 	"github.com/millweir/millweir/element"
 )
 
 const (
 	rootMagic = "MWRT"
-	// rootVersion is what is written. Version 1 had neither subtasks nor records in flight, inline runs, savepoints.
-	rootVersion = 2
+	// rootVersion is that of a root which says over what kind of exchange its records in flight came; any other is written
+	// as version 2. Version 1 had neither subtasks nor records in flight, inline runs, savepoints.
+	rootVersion = 3
+	// plainVersion is the version without that. The body of a savepoint has it.
+	plainVersion = 2
 	// maxRootSize bounds a root file: about 1,000 tasks with 64 runs each.
 	maxRootSize = 64 << 20
 
@@ -31,10 +35,19 @@ const MaxRuns = 4096
 // encodeRoot gives the bytes of a root file, the same for the same root. The root must be sorted and valid.
 func encodeRoot(r *Root) []byte {
 	b := append(make([]byte, 0, 512+512*len(r.Tasks)), rootMagic...)
-	return seal(appendRoot(append(b, rootVersion), r))
+	version := r.version()
+	return seal(appendRoot(append(b, version), r, version))
 }
 
-func appendRoot(b []byte, r *Root) []byte {
+// version is the one that a root is written in: the lowest that can say what it says.
+func (r *Root) version() byte {
+	if slices.ContainsFunc(r.Tasks, func(e TaskEntry) bool { return e.Exchange != UnknownExchange }) {
+		return rootVersion
+	}
+	return plainVersion
+}
+
+func appendRoot(b []byte, r *Root, version byte) []byte {
 	b = appendName(b, r.Name)
 	if r.Predecessor == nil {
 		b = append(b, 0)
@@ -52,6 +65,9 @@ func appendRoot(b []byte, r *Root) []byte {
 	b = binary.AppendUvarint(b, uint64(len(r.Tasks)))
 	for i := range r.Tasks {
 		b = appendTask(b, &r.Tasks[i])
+		if version > plainVersion {
+			b = append(b, byte(r.Tasks[i].Exchange))
+		}
 	}
 	for _, refs := range [][]SavepointRef{r.Savepoints, r.Origin} {
 		b = binary.AppendUvarint(b, uint64(len(refs)))
@@ -156,7 +172,14 @@ func decodeRootBody(c *cursor, version byte) *Root {
 	if version == 1 {
 		r.Tasks = decodeList(c, "tasks", 5, maxTasks, decodeTaskV1)
 	} else {
-		r.Tasks = decodeList(c, "tasks", 8, maxTasks, decodeTask)
+		one, least := decodeTask, 8
+		if version > plainVersion {
+			one, least = decodeTaskV3, 9
+		}
+		r.Tasks = decodeList(c, "tasks", least, maxTasks, one)
+		if c.err == nil && r.version() != version {
+			c.fail("version %d, which nothing in it needs", version)
+		}
 		r.Savepoints = decodeList(c, "savepoints", 34, maxSavepoints, decodeSavepointRef)
 		r.Origin = decodeList(c, "savepoints of the origin", 34, MaxOrigin, decodeSavepointRef)
 	}
@@ -188,6 +211,12 @@ func decodeTask(c *cursor) TaskEntry {
 	e.Parallelism, e.MaxParallelism = int(c.i32("parallelism")), int(c.i32("parallelism"))
 	e.Runs = decodeList(c, "runs", minRunRef, maxRuns, decodeRunRef)
 	e.InFlight = decodeList(c, "runs in flight", minRunRef, maxInFlight, decodeRunRef)
+	return e
+}
+
+func decodeTaskV3(c *cursor) TaskEntry {
+	e := decodeTask(c)
+	e.Exchange = ExchangeKind(c.u8("kind of exchange"))
 	return e
 }
 

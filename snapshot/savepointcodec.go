@@ -58,7 +58,7 @@ func encodeSavepoint(ids savepointIDs, r *Root) []byte {
 			b = appendString(b, id)
 		}
 	}
-	return seal(appendRoot(b, r.withFiles(savepointData)))
+	return seal(appendRoot(b, r.withFiles(savepointData), plainVersion))
 }
 
 // decodeSavepoint reads metadata. It accepts exactly what encodeSavepoint gives.
@@ -78,7 +78,7 @@ func decodeSavepoint(b []byte) (ids savepointIDs, _ *Root, err error) {
 			c.fail("no request")
 		}
 	}
-	r := decodeRootBody(c, rootVersion)
+	r := decodeRootBody(c, plainVersion)
 	if err := c.end(); err != nil {
 		return ids, nil, err
 	}

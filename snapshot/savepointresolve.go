@@ -25,6 +25,7 @@ func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (ma
 	if err := complete(from, sources); err != nil {
 		return nil, err
 	}
+	in.Sources = nil // what is gone of them is said in the words of a savepoint
 	r := &importing{in: in, out: make(map[element.TaskID]Decision, len(in.Tasks))}
 	r.in.Roots = map[RootRef]LoadedRoot{}
 	for _, s := range from {
@@ -152,6 +153,7 @@ func (s *Savepoint) goneSources(sources []string) []DroppedStage {
 // cannot be moved. Single states that no step owns any more are not among them.
 func DroppedOf(in ResolveInput, from []*Savepoint, sources []string) []DroppedStage {
 	var out []DroppedStage
+	in.Sources = nil
 	for _, s := range from {
 		out = append(out, s.goneSources(sources)...)
 		out = append(out, in.gone(s.root(), s.Root)...)

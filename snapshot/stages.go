@@ -15,6 +15,8 @@ type StageFacts struct {
 	Parallelism int // subtasks, 1 up to MaxParallelism
 	// MaxParallelism is the number of key groups.
 	MaxParallelism int
+	// Exchange is the kind of the exchange; UnknownExchange: records in flight are taken whatever they came over.
+	Exchange ExchangeKind
 }
 
 // StageDecision tells a subtask what of its sources is its own.
@@ -67,11 +69,11 @@ func (s *StageFacts) heir(old *TaskEntry) int {
 	return element.SubtaskOf(first, s.Parallelism, s.MaxParallelism)
 }
 
-// DroppedStage is a stage of which something is let go.
+// DroppedStage is a stage of which something is let go, that of a source or of an exchange.
 type DroppedStage struct {
 	Stage    string
 	Root     RootRef
-	Subtasks int      // in the root
+	Subtasks int      // in the root; of a source the tasks that are in it
 	States   []string // none when the stage stays and only its records go
 	InFlight int64    // records on the way to it
 }
@@ -95,13 +97,14 @@ func (in *ResolveInput) DroppedStages(decisions map[element.TaskID]Decision) []D
 	return out
 }
 
-// scattered lists the stages whose records in flight cannot be moved to other key groups.
+// scattered lists the stages whose records in flight cannot go where the exchange now leads: it has other key groups, or is
+// of another kind.
 func (in *ResolveInput) scattered(ref RootRef, root *Root) []DroppedStage {
 	var out []DroppedStage
 	for _, s := range in.Stages {
 		d := DroppedStage{Stage: s.Name, Root: ref}
 		for _, e := range root.stage(s.Name) {
-			if e.Parallelism > 0 && e.MaxParallelism != s.MaxParallelism {
+			if e.Parallelism > 0 && (e.MaxParallelism != s.MaxParallelism || s.strays(&e)) {
 				d.Subtasks = e.Parallelism
 				d.InFlight += e.inFlight()
 			}
@@ -125,13 +128,17 @@ func restoredRoots(decisions map[element.TaskID]Decision) []RootRef {
 	return out
 }
 
-// gone lists the stages behind exchanges that a root holds something of and the plan does not have.
+// gone lists the stages that a root holds something of and the plan does not have: of exchanges, and of sources when these are
+// known. That one has an exchange's name now is a matter of checkStage.
 func (in *ResolveInput) gone(ref RootRef, root *Root) []DroppedStage {
 	var out []DroppedStage
 	for i := range root.Tasks {
 		e := &root.Tasks[i]
 		planned := slices.ContainsFunc(in.Stages, func(s StageFacts) bool { return s.Name == e.Task.Source })
-		if e.Parallelism == 0 || planned || (len(e.States) == 0 && len(e.InFlight) == 0) {
+		if e.Parallelism == 0 {
+			planned = planned || in.Sources == nil || slices.Contains(in.Sources, e.Task.Source)
+		}
+		if planned || (len(e.States) == 0 && len(e.InFlight) == 0) {
 			continue
 		}
 		n := len(out)
@@ -140,6 +147,9 @@ func (in *ResolveInput) gone(ref RootRef, root *Root) []DroppedStage {
 			n++
 		}
 		d := &out[n-1]
+		if e.Parallelism == 0 {
+			d.Subtasks++
+		}
 		for _, s := range e.States {
 			if !slices.Contains(d.States, s.Name) {
 				d.States = append(d.States, s.Name)
@@ -203,8 +213,12 @@ func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
 			case d.InFlight > 0:
 				what += fmt.Sprintf(" and %d records in flight", d.InFlight)
 			}
-			no := refuse(reason, element.TopicPartition{}, "stage %s: checkpoint %s holds %s of it, and the topology has no such exchange; "+
-				"restore the exchange or its name, let it go with --allow-dropped-state, or start under another application name", d.Stage, ref.Name, what)
+			word := "exchange"
+			if in.Roots[ref].Root.stage(d.Stage)[0].Parallelism == 0 {
+				word = "source"
+			}
+			no := refuse(reason, element.TopicPartition{}, "stage %s: checkpoint %s holds %s of it, and the topology has no such %s; "+
+				"restore the %s or its name, let it go with --allow-dropped-state, or start under another application name", d.Stage, ref.Name, what, word, word)
 			no.Task = element.TaskID{Source: d.Stage}
 			out = append(out, *no)
 		}
@@ -310,9 +324,11 @@ func (r *Root) stage(name string) []TaskEntry {
 	return r.Tasks[from:to]
 }
 
-// checkStage checks that the topology can take up what a root has of a stage.
+// checkStage checks that the topology can take up what a root has of a stage. Where nothing is in flight, the kind of the
+// exchange is no matter: state is kept by key group behind any kind that keyed state may stand behind.
 func (in *ResolveInput) checkStage(s *StageFacts, ref RootRef, old []TaskEntry) *Refusal {
-	var moving int64
+	var moving, stray int64
+	over := UnknownExchange
 	for i := range old {
 		e := &old[i]
 		if e.Parallelism == 0 {
@@ -328,6 +344,14 @@ func (in *ResolveInput) checkStage(s *StageFacts, ref RootRef, old []TaskEntry) 
 		if e.MaxParallelism != s.MaxParallelism {
 			moving += e.inFlight()
 		}
+		if s.strays(e) {
+			stray += e.inFlight()
+			over = cmp.Or(over, e.Exchange)
+		}
+	}
+	if stray > 0 && !in.DropStates {
+		return refuse(ReasonInFlight, element.TopicPartition{}, "stage %s: checkpoint %s holds %d records in flight over %s of this name, which is now a %s and leads them elsewhere; "+
+			"go back to what it was and stop gracefully, so that nothing is in flight, and change it then, or let them go with --allow-dropped-state", s.Name, ref.Name, stray, over.other(), s.Exchange)
 	}
 	if moving > 0 && !in.DropStates {
 		return refuse(ReasonInFlight, element.TopicPartition{}, "stage %s: checkpoint %s holds %d records in flight by %d key groups, the stage now has %d: they cannot be moved; "+
@@ -343,22 +367,28 @@ func (s *StageFacts) decide(i int, ref RootRef, old []TaskEntry, kind DecisionKi
 		d.Kind, d.New, d.Root = StartEmpty, true, RootRef{Name: ref.Name}
 		return d
 	}
+	take := func(e TaskEntry) {
+		if e.MaxParallelism != s.MaxParallelism || s.strays(&e) {
+			e.InFlight, e.Exchange = nil, UnknownExchange // let go
+		}
+		d.Sources = append(d.Sources, e)
+	}
 	if old[0].MaxParallelism != s.MaxParallelism { // every key may be anywhere
-		d.Sources = slices.Clone(old)
-		for k := range d.Sources {
-			d.Sources[k].InFlight = nil
+		for k := range old {
+			take(old[k])
 		}
 		return d
 	}
 	if old[0].Parallelism == s.Parallelism {
-		d.Entry, d.Sources = old[i], old[i:i+1:i+1]
+		d.Entry = old[i]
+		take(old[i])
 		return d
 	}
 	from, to := element.GroupRange(i, s.Parallelism, s.MaxParallelism)
 	for k := range old {
 		lo, hi := element.GroupRange(k, old[k].Parallelism, old[k].MaxParallelism)
 		if lo < to && from < hi {
-			d.Sources = append(d.Sources, old[k])
+			take(old[k])
 		}
 	}
 	return d

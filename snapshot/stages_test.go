@@ -379,6 +379,10 @@ func TestRootsOfStagesThatAreNotWholeAreRefused(t *testing.T) {
 		"of the origin is out of order or twice":         func(r *Root) { r.Origin = []SavepointRef{{"a", "/x", Digest{1}}, {"b", "/y", Digest{1}}} },
 		"of the origin, at \"\", is not valid":           func(r *Root) { r.Origin = []SavepointRef{{"a", "", Digest{1}}} },
 		"savepoints of the origin, at most":              func(r *Root) { r.Origin = make([]SavepointRef, MaxOrigin+1) },
+		"exchange(5) with 1 runs":                        func(r *Root) { r.Tasks[0].Exchange = exchangeKinds },
+		"group-by with 0 runs":                           func(r *Root) { r.Tasks[0].InFlight, r.Tasks[0].Exchange = nil, GroupByExchange },
+		"over a group-by, another of its stage over a":   func(r *Root) { r.Tasks[0].Exchange, r.Tasks[1].Exchange = RebalanceExchange, GroupByExchange },
+		"or it is of a source":                           func(r *Root) { r.Tasks[2].InFlight, r.Tasks[2].Exchange = r.Tasks[0].InFlight, GroupByExchange },
 		"savepoints, at most":                            func(r *Root) { r.Savepoints = make([]SavepointRef, maxSavepoints+1) },
 	} {
 		root := *s.root

@@ -164,7 +164,10 @@ func (r *starting) judge(t *TaskFacts) {
 func (r *starting) lost(id element.TaskID) (ref RootRef, lost bool) {
 	for i := range r.want.All {
 		info := &r.want.All[i]
-		if info.Root == nil || info.Root.Task(id) == nil {
+		if info.Root == nil {
+			continue
+		}
+		if e := info.Root.Task(id); e == nil || e.Parallelism > 0 {
 			continue
 		}
 		r.out.LastID = max(r.out.LastID, info.Ref.Name.ID)
