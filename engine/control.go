@@ -274,14 +274,10 @@ func (a *attempt) savepointsOf(p *pending) func(context.Context) map[string]save
 	if len(p.wanted) == 0 {
 		return func(context.Context) map[string]savepointResult { return nil }
 	}
-	dirs := map[string][]string{} // names by directory
-	ids := map[string][]string{}  // what was asked for under, likewise
+	var wanted []*request
 	for _, q := range a.requests {
 		if slices.Contains(p.wanted, q.savepoint) {
-			dirs[q.dir] = append(dirs[q.dir], q.savepoint)
-			if q.id != "" {
-				ids[q.dir] = append(ids[q.dir], q.id)
-			}
+			wanted = append(wanted, q)
 		}
 	}
 	cfg, write := a.r.cfg, a.r.ports.WriteSavepoint
@@ -302,13 +298,32 @@ func (a *attempt) savepointsOf(p *pending) func(context.Context) map[string]save
 	}
 	return func(ctx context.Context) map[string]savepointResult {
 		out := map[string]savepointResult{}
-		for dir, names := range dirs {
-			head.ID, head.Requests = names[0], ids[dir]
-			ref, err := write(ctx, dir, head, tasks)
-			for _, name := range names {
-				out[name] = savepointResult{ref, err}
+		for _, group := range byDirectory(wanted) {
+			head.ID, head.Requests = group[0].savepoint, nil
+			for _, q := range group {
+				if q.id != "" {
+					head.Requests = append(head.Requests, q.id)
+				}
+			}
+			ref, err := write(ctx, group[0].dir, head, tasks)
+			for _, q := range group {
+				out[q.savepoint] = savepointResult{ref, err}
 			}
 		}
 		return out
 	}
+}
+
+// byDirectory groups requests whose savepoints would be one and the same, by whatever names their directory was given.
+func byDirectory(requests []*request) [][]*request {
+	var out [][]*request
+	for _, q := range requests {
+		i := slices.IndexFunc(out, func(group []*request) bool { return snapshot.SameSavepointDir(group[0].dir, q.dir) })
+		if i < 0 {
+			out = append(out, nil)
+			i = len(out) - 1
+		}
+		out[i] = append(out[i], q)
+	}
+	return out
 }

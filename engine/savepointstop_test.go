@@ -1,11 +1,16 @@
 package engine
 
 import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -34,6 +39,43 @@ func TestASavepointAtTheStopIsNotBehindTheCommits(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, w.counts(), contents(t, ref.Path), "what was committed, and nothing else")
 			})
+		}
+	}
+}
+
+// TestSavepointsOfOneCheckpointInOneDirectory: two that ask for it by different names get the same one.
+func TestSavepointsOfOneCheckpointInOneDirectory(t *testing.T) {
+	w := newWorld(t, 1)
+	var opened atomic.Int64
+	r, err := New(countPlan(t), w.config(), withSavepoints(w.ports(), &opened), nil)
+	require.NoError(t, err)
+	stop := w.run(r)
+	w.produceUntil(func() bool { return w.done() > 50 })
+	dir, other := t.TempDir(), t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
+	var waits []func(context.Context) (snapshot.SavepointRef, error)
+	for i, d := range []string{dir, link, other, "file://" + link} {
+		wait, err := r.SavepointAtStop(t.Context(), fmt.Sprintf("r%d", i), d)
+		require.NoError(t, err)
+		waits = append(waits, wait)
+	}
+	require.NoError(t, stop())
+	var refs []snapshot.SavepointRef
+	for _, wait := range waits {
+		ref, err := wait(t.Context())
+		require.NoError(t, err)
+		refs = append(refs, ref)
+	}
+	require.Equal(t, refs[0], refs[1])
+	require.Equal(t, refs[0], refs[3])
+	require.NotEqual(t, refs[0].Path, refs[2].Path)
+	for i, requests := range [][]string{{"r0", "r1", "r3"}, 2: {"r2"}} {
+		if requests != nil {
+			s, err := snapshot.OpenSavepoint(t.Context(), refs[i].Path)
+			require.NoError(t, err)
+			require.Equal(t, requests, s.Requests)
+			require.NoError(t, s.Close())
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -111,6 +112,19 @@ func CheckSavepointDir(dir string) error {
 		return err
 	}
 	return l.Close()
+}
+
+// SameSavepointDir reports that two names lead to one directory, through links, say. Of one that is not there the name counts.
+func SameSavepointDir(a, b string) bool {
+	if a, b = strings.TrimPrefix(a, "file://"), strings.TrimPrefix(b, "file://"); a == b {
+		return true
+	}
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 // openSavepoints opens the directory that savepoints lie in.

@@ -47,7 +47,9 @@ func Parallelism(n int) ExchangeOption { return func(c *exchangeConfig) { c.para
 // GroupBy gives records another key and brings all records of one key together: those with the same key are processed by
 // one subtask of the stage that begins here, in the order in which each task of the stages before it sent them. Steps
 // behind it keep state by the new key. k encodes it: RawKey is that encoding. v encodes values for snapshots that contain
-// records in flight, and is not called otherwise.
+// records in flight, and for a receiver that is slow: whatever the checkpoints are, its parcels are cut into smaller ones by
+// way of their encoding. So k and v must round-trip: a step behind the exchange may see a record as they decode it, without
+// what they leave out. Where the type does not say how big values are, v also encodes one now and then to learn it.
 //
 // key is called with the zero K for a null key. A tombstone has no value to take a key from: it is left out, and
 // Env.Skipped hears ErrTombstone. GroupByRec sees tombstones and can fail.
