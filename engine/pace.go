@@ -15,7 +15,7 @@ const (
 	firstTurn = 16
 )
 
-// pace is how long a record takes in one task. It belongs to the task's goroutine.
+// pace is how long a record, or a timer, takes in one task. It belongs to the task's goroutine.
 type pace struct {
 	known bool
 	each  time.Duration // a moving average

@@ -181,6 +181,32 @@ func TestABarrierInAChannelComesBeforeTimers(t *testing.T) {
 	}
 }
 
+// It is not only the timers that may be slow: the step behind them is, for what they emit together.
+func TestTimersBeforeASlowStepLeaveRoomForBarriers(t *testing.T) {
+	boundedPace.Store(int64(time.Millisecond))
+	defer boundedPace.Store(0)
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+	timed := topology.Process(in, "timed", func() topology.Processor[string, string, int64] { return &alarm{base: time.Now().Add(-time.Hour)} })
+	topology.ToTopic(topology.Map(timed, "slow", func(_ string, n int64) int64 {
+		time.Sleep(time.Duration(boundedPace.Load()))
+		return n
+	}), "out", "out", serde.String(), serde.Int64())
+	plan, err := b.Plan()
+	require.NoError(t, err)
+	h := newTiming(t, false, plan)
+	require.NoError(t, h.process(some(0, 1000)))
+	var fired []int64
+	for range 20 {
+		before := h.stats.emitted.Load()
+		require.Equal(t, "timers", h.turned())
+		fired = append(fired, h.stats.emitted.Load()-before)
+	}
+	for _, n := range fired {
+		require.LessOrEqual(t, n, int64(timerSlice/time.Millisecond), "timers of 1 ms by slice: %v", fired)
+	}
+}
+
 // parcelOf gives 100 records as a snapshot has them.
 func parcelOf(t *testing.T) (data [][]byte) {
 	h := newHearing(t, 0)

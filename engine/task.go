@@ -48,6 +48,7 @@ type task struct {
 	feedbackOnly bool // nothing but a feedback edge leads to it
 	outs         outputs
 	pace         pace
+	timerPace    pace // the same of timers
 	turns        turns
 	flow         *flow  // shared by all tasks of an attempt
 	claimed      bool   // the timers that are due count in it

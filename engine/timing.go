@@ -102,10 +102,20 @@ func (t *task) fireTimers() (bool, error) {
 	}
 	t.turns.input, t.turns.owed = true, false
 	t.movedNow()
-	more, err := t.chain.FireTimers(now.UnixMilli(), func() bool { return time.Since(now) >= timerSlice })
+	// What comes of the timers goes through the steps behind them together, so their time shows only afterwards: the number
+	// follows from the slices before.
+	n, most := 1, max(1, t.timerPace.most()/int(turnTime/timerSlice))
+	more, err := t.chain.FireTimers(now.UnixMilli(), func() bool {
+		if n >= most || time.Since(now) >= timerSlice {
+			return true
+		}
+		n++
+		return false
+	})
 	if err != nil {
 		return true, err
 	}
+	t.timerPace.note(n, time.Since(now))
 	if err := t.endBatch(); err != nil {
 		return true, err
 	}

@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/topology"
+)
+
+// roundsPlan lets every record go around a feedback edge, and become longer, until its value has so many bytes; then it is
+// counted. A round takes boundedPace.
+func roundsPlan(t *testing.T, rounds int, end topology.End) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String(), topology.EndAt(end))
+	loop := topology.NewFeedback(b, "again", serde.String(), serde.String(), topology.Parallelism(2))
+	both := topology.Merge("both", in, loop.Stream())
+	by := topology.GroupBy(both, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
+	step := topology.Map(by, "step", func(_, v string) string {
+		time.Sleep(time.Duration(boundedPace.Load()))
+		return v + "x"
+	})
+	loop.From(topology.Filter(step, "more", func(_, v string) bool { return len(v) < rounds }))
+	done := topology.Filter(step, "done", func(_, v string) bool { return len(v) >= rounds })
+	topology.ToTopic(topology.Count(done, "count"), "out", "out", serde.String(), serde.Int64())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// A bounded run with a feedback edge is over when its sources have ended and nothing goes around any more.
+func TestABoundedRunWithAFeedbackEdgeEnds(t *testing.T) {
+	for _, name := range []string{"aligned", "unaligned"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.produce(100, 7)
+			boundedPace.Store(int64(100 * time.Microsecond))
+			defer boundedPace.Store(0)
+			cfg := w.config()
+			modes[name](&cfg)
+			cfg.ForceIterations, cfg.ChannelRecords = true, 16
+			r, err := New(roundsPlan(t, 6, topology.EndLatest()), cfg, w.ports(), &Listener{
+				Looping: func(_ element.CheckpointID, n int64, last bool) {
+					if last {
+						t.Errorf("%d records are lost", n)
+					}
+				},
+			})
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			require.NoError(t, r.Run(ctx))
+			require.NoError(t, ctx.Err(), "it ended by itself")
+			w.exact()
+		})
+	}
+}
+
+// A graceful stop lets what goes around come to its end before the last checkpoint.
+func TestAStopEmptiesTheFeedbackEdges(t *testing.T) {
+	w := newWorld(t, 2)
+	boundedPace.Store(int64(100 * time.Microsecond))
+	defer boundedPace.Store(0)
+	for range 3 {
+		cfg := w.config()
+		cfg.ForceIterations, cfg.ChannelRecords = true, 16
+		stop := w.startPlan(roundsPlan(t, 6, topology.Unbounded()), cfg, w.ports(), &Listener{
+			Looping: func(_ element.CheckpointID, n int64, last bool) {
+				if last {
+					t.Errorf("%d records are lost", n)
+				}
+			},
+		})
+		w.produce(100, 7)
+		for until := w.done() + 20; w.done() < until; {
+			time.Sleep(time.Millisecond)
+		}
+		require.Less(t, w.done(), w.total(), "it is stopped in the middle")
+		require.NoError(t, stop())
+	}
+	cfg := w.config()
+	cfg.ForceIterations = true
+	stop := w.startPlan(roundsPlan(t, 6, topology.Unbounded()), cfg, w.ports(), nil)
+	w.outputs()
+	require.NoError(t, stop())
+	w.exact()
+}
+
+// What does not come to its end in time is lost, and the last checkpoint says how much.
+func TestAStopCountsWhatIsLeftOnTheFeedbackEdges(t *testing.T) {
+	w := newWorld(t, 2)
+	w.produce(40, 7)
+	var going atomic.Int64
+	cfg := w.config()
+	cfg.ForceIterations, cfg.ShutdownTimeout = true, time.Second
+	var lost int64
+	boundedPace.Store(int64(100 * time.Microsecond))
+	defer boundedPace.Store(0)
+	stop := w.startPlan(roundsPlan(t, 1<<30, topology.Unbounded()), cfg, w.ports(), &Listener{
+		Looping: func(_ element.CheckpointID, n int64, last bool) {
+			if going.Store(n); last {
+				lost = n
+			}
+		},
+	})
+	w.caughtUp()
+	require.Eventually(t, func() bool { return going.Load() > 0 }, 5*time.Second, time.Millisecond)
+	began := time.Now()
+	require.NoError(t, stop())
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.Positive(t, lost)
+	require.LessOrEqual(t, lost, int64(40))
+}
+
+// A failure loses exactly as many records as the checkpoint said that is fallen back to: those that were sent around before
+// the cut of their sender and not taken before that of the receiver, which come at different moments.
+func TestWhatAFailureLosesOnAFeedbackEdgeIsCounted(t *testing.T) {
+	w := newWorld(t, 2)
+	boundedPace.Store(int64(200 * time.Microsecond))
+	defer boundedPace.Store(0)
+	cfg := w.config()
+	cfg.ForceIterations, cfg.ChannelRecords = true, 16
+	var completed, at, lost, failures atomic.Int64
+	var armed atomic.Bool
+	w.onCommit = func(c checkpoint.Commit) (bool, error) {
+		if armed.Load() && int64(c.Name.ID) > at.Load() {
+			armed.Store(false)
+			failures.Add(1)
+			return false, errors.New("planted")
+		}
+		return true, nil
+	}
+	stop := w.startPlan(roundsPlan(t, 4, topology.Unbounded()), cfg, w.ports(), &Listener{
+		Looping: func(id element.CheckpointID, n int64, _ bool) {
+			if completed.Add(1)%5 == 0 && failures.Load() < 6 && armed.CompareAndSwap(false, true) {
+				at.Store(int64(id))
+				lost.Add(n)
+			}
+		},
+	})
+	for failures.Load() < 6 {
+		if w.total()-w.done()-int(lost.Load()) < 50 {
+			w.produce(20, 7)
+		}
+		time.Sleep(4 * time.Millisecond)
+	}
+	want := int(int64(w.total()) - lost.Load())
+	require.Eventually(t, func() bool { return w.done() >= want }, 10*time.Second, time.Millisecond)
+	w.caughtUp()
+	require.NoError(t, stop())
+	require.Equal(t, want, w.done(), "%d records lost in %d failures", lost.Load(), failures.Load())
+	require.Positive(t, lost.Load())
+}
