@@ -359,15 +359,19 @@ func TestTriggersOverTheListener(t *testing.T) {
 	stop := b.start(plan, cfg)
 	o.says("/readyz", 200, "processing")
 	c := o.client()
-	b.produce(0, 100)
-	require.Eventually(t, func() bool { return sum(o.metrics("num_records_in")) == 100 }, 20*time.Second, 20*time.Millisecond)
+	b.produce(0, 100) // the first checkpoint does not wait for the interval
+	require.Eventually(t, func() bool {
+		return sum(o.metrics("num_records_in")) == 100 && sum(o.metrics("number_of_completed_checkpoints")) == 1
+	}, 20*time.Second, 20*time.Millisecond)
+	b.produce(100, 100)
+	require.Eventually(t, func() bool { return sum(o.metrics("num_records_in")) == 200 }, 20*time.Second, 20*time.Millisecond)
 	require.Positive(t, sum(o.metrics("uncommitted_bytes")))
 	got, err := c.TriggerCheckpoint(t.Context())
 	require.NoError(t, err)
 	require.True(t, got.Needed)
 	require.Contains(t, got.Stats.Phases, "commit")
 	require.Positive(t, got.Stats.Sizes["delta"])
-	require.EqualValues(t, 1, sum(o.metrics("number_of_completed_checkpoints")))
+	require.EqualValues(t, 2, sum(o.metrics("number_of_completed_checkpoints")))
 	require.EqualValues(t, got.Stats.ID, sum(o.metrics("last_completed_checkpoint_id")))
 	got, err = c.TriggerCheckpoint(t.Context())
 	require.NoError(t, err)
@@ -381,8 +385,8 @@ func TestTriggersOverTheListener(t *testing.T) {
 	rep, err := c.Checkpoints(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "running", rep.State)
-	require.EqualValues(t, 2, rep.Totals.Completed)
-	require.Len(t, rep.Recent, 2)
+	require.EqualValues(t, 3, rep.Totals.Completed)
+	require.Len(t, rep.Recent, 3)
 	require.Equal(t, part.Checkpoint, rep.Committed)
 	require.NoError(t, stop())
 }

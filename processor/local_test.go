@@ -385,7 +385,7 @@ func TestKeeperComesUpToTheLastRootWhileClosing(t *testing.T) {
 	for i := range 20 { // each more than may wait
 		l.checkpoint(changes{task0: many(1000, fmt.Sprint(i))})
 	}
-	l.stop(10 * time.Second)
+	l.stop(time.Minute) // more than it takes: a copy that is not given the time stays behind, and may
 	l.start()
 	at, ok := l.local.Version(task0)
 	require.True(t, ok)
