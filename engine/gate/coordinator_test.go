@@ -23,6 +23,7 @@ type pending struct {
 	// Per record, how often it is in the state of the layer.
 	stateA, stateB   []uint8
 	flightA, flightB [][]int32 // per task
+	held             []int32   // by layer A, in the order of each key
 }
 
 func (w *world) find(id element.CheckpointID) *pending {

@@ -31,6 +31,8 @@ type settings struct {
 	Feedback  bool
 	// Direct: the last source sends to layer B, past A.
 	Direct bool
+	// Timers: layer A keeps the output of some keys back until a timer fires, which may be behind the ends of its inputs.
+	Timers bool
 	// TriggerAll: the coordinator triggers every task, not only those it knows to have no sender any more.
 	TriggerAll bool
 	Plant      plant
@@ -75,6 +77,7 @@ func draw(seed uint64) settings {
 		Parallel: 1 + r.IntN(5), Fixed: r.IntN(8) == 0, InFlight: 1 + max(r.IntN(3), r.IntN(3)), Crashes: r.IntN(5), Aborts: r.IntN(2) * r.IntN(200), Skips: min(r.IntN(3), 1) * r.IntN(40),
 		Feedback: r.IntN(4) == 0, TriggerAll: r.IntN(2) == 0,
 	}
+	s.Timers = r.IntN(3) == 0
 	if s.Direct = s.Sources > 1 && r.IntN(3) == 0; s.Direct {
 		s.Parallel = min(s.Parallel, 4) // so that B has 5 inputs at most
 	}
@@ -131,6 +134,7 @@ type task struct {
 	d      *driver
 	state  []uint8 // per record, how often it is in the state
 	out    []int32 // gathered output
+	held   []int32 // what timers will emit, in this order; part of the state
 	ended  bool    // the end was forwarded
 	inbox  []command
 	timers []element.CheckpointID
@@ -216,6 +220,7 @@ func (w *world) restore() {
 	for id, n := range from.stateB {
 		w.b[element.SubtaskOf(w.recs[id].groupB, pb, groups)].state[id] += n
 	}
+	w.restoreHeld(from.held)
 	w.reroute(w.a, from.flightA, func(r rec) int { return r.groupA })
 	w.reroute(w.b, from.flightB, func(r rec) int { return r.groupB })
 }
@@ -328,7 +333,11 @@ func (t *task) process(_ *driver, id int32) {
 		}
 	}
 	t.state[id]++
-	t.out = append(t.out, id)
+	if t.holds(id) {
+		t.held = append(t.held, id)
+	} else {
+		t.out = append(t.out, id)
+	}
 	if t.late != 0 {
 		t.freeze(t.late)
 		t.late = 0
@@ -354,6 +363,9 @@ func (t *task) snapshot(_ *driver, s Snapshot) {
 		t.sealed = append(t.sealed, sealed{s.ID, t.open})
 		t.open = nil
 	}
+	if t.d.g.AllEnded() && len(t.held) > 0 {
+		t.w.seen["barrier behind the ends"]++
+	}
 	t.forward(item{kind: barrier, b: s.Forward})
 	if !s.Unaligned {
 		t.w.acked(s.ID)
@@ -372,6 +384,7 @@ func (t *task) freeze(id element.CheckpointID) {
 	for i, n := range t.state {
 		sum[i] += n
 	}
+	p.held = append(p.held, t.held...)
 }
 
 func (t *task) captured(_ *driver, id element.CheckpointID, flight []inFlight) {

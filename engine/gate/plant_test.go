@@ -25,6 +25,7 @@ const (
 	RestoredTwice            // what was in flight is restored twice
 	RestoredLate             // what was in flight is processed behind the stream
 	RestoredByTask           // what was in flight goes to the subtask of that number, whoever owns the key now
+	EndBeforeTimers          // a task whose inputs have ended says so behind it although it holds timers
 	numPlants
 
 	// OvertakenLeft is no mistake that shows: a barrier that was not taken out of the channel is late when it is popped.
@@ -37,7 +38,7 @@ var plantNames = [...]string{
 	RecordingNotClosed: "recording-not-closed", RecordMissing: "record-missing", OvertakeUncaptured: "overtake-uncaptured",
 	OvertakeBehind: "overtake-behind", CloseWithoutQueued: "close-without-queued", AbortKeepsRecords: "abort-keeps-records",
 	ForwardFirst: "forward-first", FreezeLate: "freeze-late", AbortStaysBlocked: "abort-stays-blocked", RestoredTwice: "restored-twice", RestoredLate: "restored-late",
-	RestoredByTask: "restored-by-task", OvertakenLeft: "overtaken-left",
+	RestoredByTask: "restored-by-task", EndBeforeTimers: "end-before-timers", OvertakenLeft: "overtaken-left",
 }
 
 func (p plant) String() string { return plantNames[p] }

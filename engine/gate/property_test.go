@@ -63,7 +63,7 @@ func TestSchedules(t *testing.T) {
 		return
 	}
 	// A network that never gets anywhere would prove nothing.
-	for _, s := range []string{"complete", "crash", "abandoned", "declined", "abort", "block", "snapshot unaligned", "in flight", "close recording", "close recording, overtake", "restored", "duplicate"} {
+	for _, s := range []string{"complete", "crash", "abandoned", "declined", "abort", "block", "snapshot unaligned", "in flight", "close recording", "close recording, overtake", "restored", "duplicate", "fired behind the end", "barrier behind the ends"} {
 		require.NotZero(t, reached[s], "no schedule reached %q: %v", s, reached)
 	}
 }

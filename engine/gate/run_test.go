@@ -106,7 +106,7 @@ func (w *world) rest() bool {
 func (w *world) idle() bool {
 	return !slices.ContainsFunc(w.sources, func(s source) bool { return !s.ended }) &&
 		!slices.ContainsFunc(slices.Concat(w.a, w.b), func(t *task) bool {
-			return !t.d.g.AllEnded() || len(t.d.backlog) > 0 || slices.ContainsFunc(t.d.ch, func(c channel) bool { return len(c.q) > 0 })
+			return !t.d.g.AllEnded() || len(t.d.backlog)+len(t.held) > 0 || slices.ContainsFunc(t.d.ch, func(c channel) bool { return len(c.q) > 0 })
 		})
 }
 
@@ -211,6 +211,10 @@ func (t *task) move() bool {
 		if t.flushed() {
 			return true
 		}
+	case 4:
+		if r.IntN(4) == 0 && t.fire() {
+			return true
+		}
 	}
 	if t.read() || t.message() || t.flushed() || t.timer() {
 		return true
@@ -219,7 +223,7 @@ func (t *task) move() bool {
 		d.announce(r.IntN(len(d.told)))
 		return true
 	}
-	return t.finish()
+	return t.finish() || t.fire()
 }
 
 func (t *task) message() bool {
@@ -282,9 +286,9 @@ func (t *task) read() bool {
 	return false
 }
 
-// finish forwards the end.
+// finish forwards the end, when no timer is left.
 func (t *task) finish() bool {
-	if t.ended || !t.d.g.AllEnded() {
+	if t.ended || !t.d.g.AllEnded() || len(t.held) > 0 && t.w.Plant != EndBeforeTimers {
 		return false
 	}
 	t.flush()
