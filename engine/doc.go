@@ -45,6 +45,7 @@
 //	    as a sender, and what is behind it waits for its barriers.
 //	I16 A bounded run is over when its sources have ended and nothing is on its way (flow). Timers that are not due stay in the
 //	    state.
+//	    A stop with feedback edges waits for the same, for a part of its time.
 //	I17 A barrier that is known to a task waits for at most one slice of timers, and between two barriers timers have one slice.
 //
 // Goroutines, all owned by the attempt and awaited by its tearDown: one per task, one for the source, one per worker

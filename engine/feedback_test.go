@@ -11,6 +11,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -122,10 +123,17 @@ func TestAStopCountsWhatIsLeftOnTheFeedbackEdges(t *testing.T) {
 // A failure loses exactly as many records as the checkpoint said that is fallen back to: those that were sent around before
 // the cut of their sender and not taken before that of the receiver, which come at different moments.
 func TestWhatAFailureLosesOnAFeedbackEdgeIsCounted(t *testing.T) {
+	for _, name := range []string{"aligned", "unaligned"} {
+		t.Run(name, func(t *testing.T) { losesWhatItSays(t, modes[name]) })
+	}
+}
+
+func losesWhatItSays(t *testing.T, set func(*Config)) {
 	w := newWorld(t, 2)
 	boundedPace.Store(int64(200 * time.Microsecond))
 	defer boundedPace.Store(0)
 	cfg := w.config()
+	set(&cfg)
 	cfg.ForceIterations, cfg.ChannelRecords = true, 16
 	var completed, at, lost, failures atomic.Int64
 	var armed atomic.Bool
@@ -157,4 +165,40 @@ func TestWhatAFailureLosesOnAFeedbackEdgeIsCounted(t *testing.T) {
 	require.NoError(t, stop())
 	require.Equal(t, want, w.done(), "%d records lost in %d failures", lost.Load(), failures.Load())
 	require.Positive(t, lost.Load())
+}
+
+// A sender's barrier goes around with the records: what lies behind it was sent after the sender's cut, and must not be taken
+// before the receiver's, or it would be in a checkpoint whose sender makes it again.
+func TestNothingIsTakenFromAFeedbackEdgeAheadOfItsTime(t *testing.T) {
+	for _, b := range []gate.Barrier{{ID: 1}, {ID: 1, Unaligned: true}, {ID: 1, Timeout: true}} {
+		h := newTiming(t, true, slowTimerPlan(t, true, time.Now().Add(time.Hour), 0))
+		h.feedbackOnly = true
+		h.in.gate = gate.New(2, gate.Unaligned, gate.Feedback(0, 1))
+		send := func(n int) {
+			for range n {
+				p, err := h.chain.Restore(parcelOf(t))
+				require.NoError(t, err)
+				h.in.channels[0].feedback = true
+				h.in.channels[0].push(p)
+			}
+		}
+		send(1)
+		h.in.channels[0].pushBarrier(b)
+		send(1)
+		for _, what := range []string{"records", "barrier", "records"} {
+			did := h.turned()
+			for did == "other" { // an announcement
+				did = h.turned()
+			}
+			require.Equal(t, what, did, "%v", b)
+			if what == "barrier" {
+				last := h.events[len(h.events)-1]
+				require.Equal(t, evBarrier, last.kind)
+				require.EqualValues(t, 100, last.ack.around.taken[h.in.channels[0]])
+			}
+		}
+		h.inbox.barrier(b) // from the coordinator, too late
+		require.Equal(t, "other", h.turned())
+		require.Equal(t, "nothing", h.turned())
+	}
 }

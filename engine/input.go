@@ -102,6 +102,10 @@ func (in *input) passage(t *task, i int, p passage) error {
 	switch {
 	case p.parcel != nil:
 		return in.receive(t, p.parcel)
+	case p.barrier.ID != 0 && t.feedbackOnly:
+		// The gate waits for none of these. But what its sender has sent behind its own cut must not be taken before the cut here:
+		// it would be in the checkpoint, and the sender makes it again.
+		return in.perform(t, in.gate.Trigger(p.barrier))
 	case p.barrier.ID != 0:
 		in.firstBarrier(p.barrier)
 		return in.perform(t, in.gate.Barrier(i, p.barrier))

@@ -168,7 +168,7 @@ var (
 	descOutRate    = desc("output_acknowledged_bytes_per_second", "What the brokers acknowledge in a second when they are kept busy, as far as it was seen; 1 MiB before that.")
 	descHeldUp     = desc("output_held_up", "1 while tasks wait for the brokers to acknowledge output, and half a minute beyond.")
 	descOutWait    = desc("output_wait_seconds", "Time that tasks have waited for the brokers to acknowledge output, added up.")
-	descLooping    = desc("feedback_records", "Records on feedback edges at committed checkpoints, added up: what a failure right behind each would have lost.")
+	descLooping    = desc("feedback_records", "Records on feedback edges that committed checkpoints lack, added up: what a failure right behind each would have lost.")
 	descCommitted  = desc("committed_offset", "Committed position of a partition that the instance owns: the next offset to process.", labelTopic, labelPartition)
 	descLag        = desc("records_lag", "Last stable offset minus committed position of a partition that the instance owns.", labelTopic, labelPartition)
 	descOpen       = desc("open_transaction_offsets", "Offsets behind the last stable one: what open transactions keep from being read.", labelTopic, labelPartition)

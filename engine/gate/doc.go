@@ -99,7 +99,9 @@
 //	D12 Ids grow along every channel. Sources put barriers and cancels into all outputs in the order in which the
 //	    coordinator gave them, whether they have records or not. Unaligned checkpoints and those that may switch do not
 //	    overlap: a newer one overrules.
-//	D13 A new attempt makes new gates, with After(highest id used).
+//	D13 Feed a barrier that is read from a feedback input to Trigger, where the task has no other inputs: what lies behind it is
+//	    behind its sender's snapshot, and must not be processed ahead of the own one. It is not an event of the gate.
+//	D14 A new attempt makes new gates, with After(highest id used).
 //
 // Files: gate.go the events; action.go what the driver is asked to do; table.go and exact.go aligned and unaligned;
 // counting.go at-least-once. The scenarios in testdata are the best way in: each tells one rule. driver_test.go is a
