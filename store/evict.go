@@ -187,8 +187,10 @@ func (s *Store) relieve() {
 func (s *Store) counts() (held, used int64) {
 	sp := s.spill
 	held = s.Bytes()
-	used = sp.pool.used.Add(held - sp.counted)
-	sp.counted = held
+	if used = sp.pool.used.Load(); held != sp.counted {
+		used = sp.pool.used.Add(held - sp.counted)
+		sp.counted = held
+	}
 	if sp.loads > 0 || sp.evicted > 0 {
 		sp.tell()
 	}
