@@ -12,8 +12,8 @@ import (
 )
 
 // endedTimersPlan has a source that ends, a timer for each of its records, behind an exchange or not, and a second source
-// that goes on; all of it is counted behind a further exchange, by a step that is slow for boundedPace.
-func endedTimersPlan(t *testing.T, exchange bool, parallelism int, base time.Time) *topology.Plan {
+// that goes on; all of it is counted behind a further exchange, by a step that takes pace.
+func endedTimersPlan(t *testing.T, exchange bool, parallelism int, base time.Time, pace time.Duration) *topology.Plan {
 	b := topology.New(app)
 	byKey := func(in topology.Stream[string, string], step string) topology.Stream[string, string] {
 		return topology.GroupBy(in, step, serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(parallelism))
@@ -25,12 +25,12 @@ func endedTimersPlan(t *testing.T, exchange bool, parallelism int, base time.Tim
 	timed := topology.Process(in, "timed", func() topology.Processor[string, string, int64] { return &alarm{base: base} })
 	fired := topology.Map(timed, "fired", func(_ string, _ int64) string { return "x" })
 	more := topology.Map(topology.FromTopic(b, "more", "more", serde.String(), serde.String()), "late", func(_, v string) string {
-		time.Sleep(10 * time.Duration(boundedPace.Load())) // its barriers come late
+		time.Sleep(10 * pace) // its barriers come late
 		return v
 	})
 	by := byKey(topology.Merge("both", fired, more), "by-key")
 	slow := topology.Map(by, "slow", func(_, v string) string {
-		time.Sleep(time.Duration(boundedPace.Load()))
+		time.Sleep(pace)
 		return v
 	})
 	topology.ToTopic(topology.Count(slow, "count"), "out", "out", serde.String(), serde.Int64())
@@ -53,23 +53,21 @@ func TestTimersBehindTheEndOfTheirInputCountOnce(t *testing.T) {
 	for name, set := range modes {
 		for _, exchange := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: "/chained", true: "/exchange"}[exchange], func(t *testing.T) {
+				t.Parallel()
 				w := newEndsWorld(t)
 				w.produce(600, 44)
-				boundedPace.Store(int64(time.Millisecond))
-				defer boundedPace.Store(0)
 				base := time.Now().Add(60 * time.Millisecond)
 				for _, parallelism := range []int{2, 2, 3, 1} {
 					cfg := w.config()
 					set(&cfg)
 					cfg.ShutdownTimeout = 1 // cut short
-					kill := w.startPlan(endedTimersPlan(t, exchange, parallelism, base), cfg, w.ports(), nil)
+					kill := w.startPlan(endedTimersPlan(t, exchange, parallelism, base, time.Millisecond), cfg, w.ports(), nil)
 					time.Sleep(100 * time.Millisecond)
 					require.NoError(t, kill())
 				}
-				boundedPace.Store(0)
 				cfg := w.config()
 				set(&cfg)
-				stop := w.startPlan(endedTimersPlan(t, exchange, 2, base), cfg, w.ports(), nil)
+				stop := w.startPlan(endedTimersPlan(t, exchange, 2, base, 0), cfg, w.ports(), nil)
 				w.outputs()
 				time.Sleep(20 * time.Millisecond)
 				require.NoError(t, stop())
@@ -84,20 +82,17 @@ func TestTimersBehindTheEndOfTheirInputAreNotLostAtLeastOnce(t *testing.T) {
 	w := newEndsWorld(t)
 	w.loose()
 	w.produce(600, 44)
-	boundedPace.Store(int64(time.Millisecond))
-	defer boundedPace.Store(0)
 	base := time.Now().Add(60 * time.Millisecond)
 	for range 4 {
 		cfg := w.config()
 		cfg.AtLeastOnce, cfg.ShutdownTimeout = true, 1
-		kill := w.startPlan(endedTimersPlan(t, true, 2, base), cfg, w.ports(), nil)
+		kill := w.startPlan(endedTimersPlan(t, true, 2, base, time.Millisecond), cfg, w.ports(), nil)
 		time.Sleep(100 * time.Millisecond)
 		require.NoError(t, kill())
 	}
-	boundedPace.Store(0)
 	cfg := w.config()
 	cfg.AtLeastOnce = true
-	stop := w.startPlan(endedTimersPlan(t, true, 2, base), cfg, w.ports(), nil)
+	stop := w.startPlan(endedTimersPlan(t, true, 2, base, 0), cfg, w.ports(), nil)
 	require.Eventually(t, func() bool {
 		greatest := w.greatest()
 		for key, n := range w.inputs() {
@@ -114,6 +109,7 @@ func TestTimersBehindTheEndOfTheirInputAreNotLostAtLeastOnce(t *testing.T) {
 func TestABoundedRunLeavesTimersToTheNextOne(t *testing.T) {
 	for _, name := range []string{"aligned", "unaligned"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w, set := newWorld(t, 3), modes[name]
 			w.produce(300, 11)
 			base := time.Now().Add(800 * time.Millisecond)

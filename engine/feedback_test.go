@@ -17,15 +17,15 @@ import (
 )
 
 // roundsPlan lets every record go around a feedback edge, and become longer, until its value has so many bytes; then it is
-// counted. A round takes boundedPace.
-func roundsPlan(t *testing.T, rounds int, end topology.End) *topology.Plan {
+// counted. A round takes pace.
+func roundsPlan(t *testing.T, rounds int, pace time.Duration, end topology.End) *topology.Plan {
 	b := topology.New(app)
 	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String(), topology.EndAt(end))
 	loop := topology.NewFeedback(b, "again", serde.String(), serde.String(), topology.Parallelism(2))
 	both := topology.Merge("both", in, loop.Stream())
 	by := topology.GroupBy(both, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
 	step := topology.Map(by, "step", func(_, v string) string {
-		time.Sleep(time.Duration(boundedPace.Load()))
+		time.Sleep(pace)
 		return v + "x"
 	})
 	loop.From(topology.Filter(step, "more", func(_, v string) bool { return len(v) < rounds }))
@@ -42,12 +42,10 @@ func TestABoundedRunWithAFeedbackEdgeEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 2)
 			w.produce(100, 7)
-			boundedPace.Store(int64(100 * time.Microsecond))
-			defer boundedPace.Store(0)
 			cfg := w.config()
 			modes[name](&cfg)
 			cfg.ForceIterations, cfg.ChannelRecords = true, 16
-			r, err := New(roundsPlan(t, 6, topology.EndLatest()), cfg, w.ports(), &Listener{
+			r, err := New(roundsPlan(t, 6, 100*time.Microsecond, topology.EndLatest()), cfg, w.ports(), &Listener{
 				Looping: func(_ element.CheckpointID, n int64, last bool) {
 					if last {
 						t.Errorf("%d records are lost", n)
@@ -67,12 +65,10 @@ func TestABoundedRunWithAFeedbackEdgeEnds(t *testing.T) {
 // A graceful stop lets what goes around come to its end before the last checkpoint.
 func TestAStopEmptiesTheFeedbackEdges(t *testing.T) {
 	w := newWorld(t, 2)
-	boundedPace.Store(int64(100 * time.Microsecond))
-	defer boundedPace.Store(0)
 	for range 3 {
 		cfg := w.config()
 		cfg.ForceIterations, cfg.ChannelRecords = true, 16
-		stop := w.startPlan(roundsPlan(t, 6, topology.Unbounded()), cfg, w.ports(), &Listener{
+		stop := w.startPlan(roundsPlan(t, 6, 100*time.Microsecond, topology.Unbounded()), cfg, w.ports(), &Listener{
 			Looping: func(_ element.CheckpointID, n int64, last bool) {
 				if last {
 					t.Errorf("%d records are lost", n)
@@ -88,7 +84,7 @@ func TestAStopEmptiesTheFeedbackEdges(t *testing.T) {
 	}
 	cfg := w.config()
 	cfg.ForceIterations = true
-	stop := w.startPlan(roundsPlan(t, 6, topology.Unbounded()), cfg, w.ports(), nil)
+	stop := w.startPlan(roundsPlan(t, 6, 100*time.Microsecond, topology.Unbounded()), cfg, w.ports(), nil)
 	w.outputs()
 	require.NoError(t, stop())
 	w.exact()
@@ -102,9 +98,7 @@ func TestAStopCountsWhatIsLeftOnTheFeedbackEdges(t *testing.T) {
 	cfg := w.config()
 	cfg.ForceIterations, cfg.ShutdownTimeout = true, time.Second
 	var lost int64
-	boundedPace.Store(int64(100 * time.Microsecond))
-	defer boundedPace.Store(0)
-	stop := w.startPlan(roundsPlan(t, 1<<30, topology.Unbounded()), cfg, w.ports(), &Listener{
+	stop := w.startPlan(roundsPlan(t, 1<<30, 100*time.Microsecond, topology.Unbounded()), cfg, w.ports(), &Listener{
 		Looping: func(_ element.CheckpointID, n int64, last bool) {
 			if going.Store(n); last {
 				lost = n
@@ -124,14 +118,15 @@ func TestAStopCountsWhatIsLeftOnTheFeedbackEdges(t *testing.T) {
 // the cut of their sender and not taken before that of the receiver, which come at different moments.
 func TestWhatAFailureLosesOnAFeedbackEdgeIsCounted(t *testing.T) {
 	for _, name := range []string{"aligned", "unaligned"} {
-		t.Run(name, func(t *testing.T) { losesWhatItSays(t, modes[name]) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			losesWhatItSays(t, modes[name])
+		})
 	}
 }
 
 func losesWhatItSays(t *testing.T, set func(*Config)) {
 	w := newWorld(t, 2)
-	boundedPace.Store(int64(200 * time.Microsecond))
-	defer boundedPace.Store(0)
 	cfg := w.config()
 	set(&cfg)
 	cfg.ForceIterations, cfg.ChannelRecords = true, 16
@@ -145,7 +140,7 @@ func losesWhatItSays(t *testing.T, set func(*Config)) {
 		}
 		return true, nil
 	}
-	stop := w.startPlan(roundsPlan(t, 4, topology.Unbounded()), cfg, w.ports(), &Listener{
+	stop := w.startPlan(roundsPlan(t, 4, 200*time.Microsecond, topology.Unbounded()), cfg, w.ports(), &Listener{
 		Looping: func(id element.CheckpointID, n int64, _ bool) {
 			if completed.Add(1)%5 == 0 && failures.Load() < 6 && armed.CompareAndSwap(false, true) {
 				at.Store(int64(id))

@@ -52,6 +52,7 @@ func TestManyTimersThatAreDueLeaveRoomForBarriersAndRecords(t *testing.T) {
 		"sync/chained": {false, syncSnapshots},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, 1)
 			w.produce(700, 11)
 			cfg := w.config()
@@ -229,7 +230,7 @@ var parcels atomic.Int64
 
 // Timers that are due and have no room behind them, or must wait for the state to be written, wait for a ring.
 func TestTimersThatMustWaitDoNotTurn(t *testing.T) {
-	h := newTiming(t, false, endedTimersPlan(t, false, 1, time.Now().Add(-time.Hour)))
+	h := newTiming(t, false, endedTimersPlan(t, false, 1, time.Now().Add(-time.Hour), 0))
 	c := &channel{limit: 1, receiver: newDoorbell(), sender: h.bell, behind: new(atomic.Bool)}
 	for i := range 3 {
 		h.outs.add(i, []*channel{c})

@@ -266,9 +266,17 @@ func (a *attempt) onDrained() []checkpoint.Action {
 	for _, t := range a.tasks {
 		t.bell.ring() // for those whose timers wait for room
 	}
-	a.patience = time.After(a.r.cfg.ShutdownTimeout / 2)
+	wait := a.r.cfg.ShutdownTimeout / 2
+	if a.redrawn {
+		wait = min(wait, redrawPatience)
+	}
+	a.patience = time.After(wait)
 	return nil
 }
+
+// redrawPatience bounds that wait when the partitions change: the group gives half a minute for it, unless told otherwise,
+// and the last checkpoint has to come within that, too.
+const redrawPatience = 10 * time.Second
 
 // drainedLoop takes the last checkpoint when nothing is on its way any more, or when nobody waits for that any longer.
 func (a *attempt) drainedLoop(now bool) []checkpoint.Action {
