@@ -40,6 +40,8 @@ type attempt struct {
 	ends     map[element.TopicPartition]int64 // of the partitions that it began with, of those that have one
 	redrawn  bool                             // the assignment has changed: this attempt ends with a last checkpoint, and the next one has the new partitions
 	finished bool                             // all inputs have ended
+	halting  bool                             // it ends with a savepoint, and the work with it; without the savepoint the work goes on
+	lasting  bool                             // the last checkpoint has been asked for
 	draining bool                             // the last checkpoint waits until nothing is on a feedback edge
 	patience <-chan time.Time                 // that wait is over
 
@@ -336,14 +338,20 @@ const abortTimeout = 10 * time.Second
 
 // drained: the final checkpoint is committed.
 func (a *attempt) drained() error {
+	goesOn := a.stop.Err() == nil && !a.r.Halted()
 	switch {
-	case a.redrawn && a.stop.Err() == nil:
+	case a.redrawn && goesOn:
 		return errRedrawn
 	case a.finished:
 		return errFinished
+	case a.halting && goesOn:
+		return errUnsaved
 	}
 	return errStopped
 }
+
+// ending reports that no partitions are taken in any more.
+func (a *attempt) ending() bool { return a.stop.Err() != nil || a.halting }
 
 var errAttemptOver = errors.New("attempt over")
 

@@ -124,7 +124,7 @@ type request struct {
 	savepoint string               // its name; "" = a checkpoint is enough
 	dir       string
 	id        string      // of who asked, which the savepoint carries; "" = none
-	final     bool        // it is to be cut at the last checkpoint of a graceful stop
+	final     bool        // it is to be cut at a last checkpoint, and to be the end
 	reply     chan answer // capacity 1
 }
 
@@ -153,9 +153,10 @@ func (r *Runner) Savepoint(ctx context.Context, id, dir string) (snapshot.Savepo
 	return ans.savepoint, err
 }
 
-// SavepointAtStop asks for a savepoint that is cut when the runner is told to stop, behind the last record that it processes.
-// wait gives it; to stop is up to the caller.
-func (r *Runner) SavepointAtStop(ctx context.Context, id, dir string) (wait func(context.Context) (snapshot.SavepointRef, error), err error) {
+// StopWithSavepoint takes a last checkpoint and at it a savepoint, behind the last record that is processed, and ends Run with
+// it: see Halted. When the savepoint cannot be written, or the checkpoint cannot be taken, there is nothing to end with, and
+// Run goes on with another attempt. wait gives the savepoint; the end comes whether or not somebody waits.
+func (r *Runner) StopWithSavepoint(ctx context.Context, id, dir string) (wait func(context.Context) (snapshot.SavepointRef, error), err error) {
 	q := &request{savepoint: fmt.Sprintf("s%d", r.requests.Add(1)), dir: dir, id: id, final: true}
 	if err := r.place(ctx, q); err != nil {
 		return nil, err
@@ -165,6 +166,9 @@ func (r *Runner) SavepointAtStop(ctx context.Context, id, dir string) (wait func
 		return ans.savepoint, err
 	}, nil
 }
+
+// Halted reports that a savepoint of StopWithSavepoint has been written: Run ends.
+func (r *Runner) Halted() bool { return r.halted.Load() }
 
 func (r *Runner) request(ctx context.Context, q *request) (answer, error) {
 	if err := r.place(ctx, q); err != nil {
@@ -197,7 +201,7 @@ func (q *request) await(ctx context.Context) (answer, error) {
 
 // take begins to serve a request. The loop calls it.
 func (a *attempt) take(q *request) error {
-	if a.co.Dead() || a.stop.Err() != nil {
+	if a.co.Dead() || a.stop.Err() != nil || q.final && a.lasting {
 		q.reply <- answer{err: fault.Restartf(fault.NotRunning, "the service is stopping")}
 		return nil
 	}
@@ -207,6 +211,8 @@ func (a *attempt) take(q *request) error {
 	a.requests = append(a.requests, q)
 	switch {
 	case q.final:
+		a.halting = true
+		a.stopIn() // evDrained, and with it the final checkpoint, follows
 		return nil
 	case q.savepoint != "":
 		return a.execute(a.co.RequestSavepoint(a.now(), q.savepoint))
@@ -216,6 +222,7 @@ func (a *attempt) take(q *request) error {
 
 // final asks for the last checkpoint, and for the savepoints that are to be cut there.
 func (a *attempt) final() []checkpoint.Action {
+	a.lasting = true
 	var savepoints []string
 	for _, q := range a.requests {
 		if q.final {
@@ -245,6 +252,9 @@ func (a *attempt) completed(p *pending, stats checkpoint.CheckpointStats) {
 		return has || q.savepoint == "" && q.after < p.name.ID
 	}, func(q *request) answer {
 		s := p.savepoints[q.savepoint]
+		if q.final && s.err == nil {
+			a.r.halted.Store(true)
+		}
 		return answer{stats: stats, savepoint: s.ref, err: s.err}
 	})
 }

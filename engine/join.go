@@ -40,9 +40,9 @@ func (a *attempt) reconcile() error {
 	}
 	switch {
 	case a.finished: // whoever goes on has them
-	case len(gained) > 0 && a.stop.Err() == nil && a.brake != nil:
+	case len(gained) > 0 && !a.ending() && a.brake != nil:
 		a.redraw()
-	case len(gained) > 0 && a.stop.Err() == nil:
+	case len(gained) > 0 && !a.ending():
 		a.join(gained)
 	case len(cur.Partitions) == 0 && len(a.order) == 0:
 		return errStandBy
@@ -103,7 +103,7 @@ func (a *attempt) onJoined(err error) error {
 	defer in.cancel()
 	cur := a.r.ports.Group.Current()
 	for tp, since := range in.since {
-		if cur.Since[tp] != since || a.left[tp] == since || a.stop.Err() != nil {
+		if cur.Since[tp] != since || a.left[tp] == since || a.ending() {
 			in.close() // given and taken away again, or about to be, or too late: whatever came of it is of no use, not even the error
 			return a.reconcile()
 		}

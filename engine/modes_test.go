@@ -143,7 +143,7 @@ func TestNoSnapshots(t *testing.T) {
 			require.ErrorContains(t, err, "checkpointing.interval: disabled")
 			_, err = r.Savepoint(t.Context(), "", t.TempDir())
 			require.ErrorContains(t, err, "checkpointing.interval: disabled")
-			_, err = r.SavepointAtStop(t.Context(), "", t.TempDir())
+			_, err = r.StopWithSavepoint(t.Context(), "", t.TempDir())
 			require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 			require.NoError(t, stop())
 			w.mu.Lock()

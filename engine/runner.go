@@ -20,9 +20,11 @@ import (
 var (
 	errStopped = errors.New("stopped")
 	errStandBy = errors.New("no partition is assigned any more")
-	// errRedrawn ends an attempt with exchanges whose partitions change, errFinished one whose inputs have all ended.
+	// errRedrawn ends an attempt with exchanges whose partitions change, errFinished one whose inputs have all ended, errUnsaved
+	// one that was to end with a savepoint which could not be written.
 	errRedrawn  = errors.New("the assignment has changed")
 	errFinished = errors.New("all inputs have ended")
+	errUnsaved  = errors.New("the savepoint to end with was not written")
 )
 
 // closed is a channel that nobody has to wait for.
@@ -40,6 +42,7 @@ type Runner struct {
 	life              atomic.Pointer[life]
 	requests          atomic.Int64 // that have been made, to tell them apart
 	forget, forgotten atomic.Bool
+	halted            atomic.Bool             // a savepoint that was to be the end has been written
 	running           atomic.Pointer[attempt] // while its loop runs; for Revoke
 
 	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
@@ -119,7 +122,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			r.ended(n, nil, fault.Stop, 0)
 			return nil
 		}
-		if errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) {
+		if leaves(err) {
 			r.policy.Ended(time.Since(r.start))
 			r.ended(n, nil, fault.Rejoin, 0)
 			if errors.Is(err, errRedrawn) {
@@ -160,6 +163,11 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// leaves reports that an attempt has ended in order and another one follows.
+func leaves(err error) bool {
+	return errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) || errors.Is(err, errUnsaved)
 }
 
 // finish ends a bounded run: everything that this instance had is committed. What is left to others goes on there.
@@ -298,7 +306,7 @@ func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) erro
 	if work.Err() != nil && !errors.Is(err, errStopped) {
 		err = fmt.Errorf("the graceful stop took longer than the shutdown timeout of %s: %w", r.cfg.ShutdownTimeout, err)
 	}
-	r.untidy = !errors.Is(err, errStandBy) && !errors.Is(err, errRedrawn)
+	r.untidy = !leaves(err)
 	a.tearDown()
 	a.unserved(err)
 	if errors.Is(err, errStopped) && r.forget.Load() && a.tasks != nil {

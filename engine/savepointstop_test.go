@@ -2,14 +2,18 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
@@ -32,7 +36,7 @@ func TestASavepointAtTheStopIsNotBehindTheCommits(t *testing.T) {
 				stop := w.run(r)
 				w.produceUntil(func() bool { return w.done() > 300 })
 				w.produce(200, 7) // so that there is something to do when it stops
-				wait, err := r.SavepointAtStop(t.Context(), "", t.TempDir())
+				wait, err := r.StopWithSavepoint(t.Context(), "", t.TempDir())
 				require.NoError(t, err)
 				require.NoError(t, stop())
 				ref, err := wait(t.Context())
@@ -54,19 +58,23 @@ func TestSavepointsOfOneCheckpointInOneDirectory(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(dir, link))
-	var waits []func(context.Context) (snapshot.SavepointRef, error)
+	var asked []*request
 	for i, d := range []string{dir, link, other, "file://" + link} {
-		wait, err := r.SavepointAtStop(t.Context(), fmt.Sprintf("r%d", i), d)
+		asked = append(asked, &request{savepoint: fmt.Sprintf("s%d", i), id: fmt.Sprintf("r%d", i), dir: d, final: true, reply: make(chan answer, 1)})
+	}
+	require.NoError(t, r.ask(t.Context(), func(a *attempt) error { // before the loop does anything else
+		for _, q := range asked {
+			require.NoError(t, a.take(q))
+		}
+		return nil
+	}))
+	var refs []snapshot.SavepointRef
+	for _, q := range asked {
+		ans, err := q.await(t.Context())
 		require.NoError(t, err)
-		waits = append(waits, wait)
+		refs = append(refs, ans.savepoint)
 	}
 	require.NoError(t, stop())
-	var refs []snapshot.SavepointRef
-	for _, wait := range waits {
-		ref, err := wait(t.Context())
-		require.NoError(t, err)
-		refs = append(refs, ref)
-	}
 	require.Equal(t, refs[0], refs[1])
 	require.Equal(t, refs[0], refs[3])
 	require.NotEqual(t, refs[0].Path, refs[2].Path)
@@ -80,10 +88,87 @@ func TestSavepointsOfOneCheckpointInOneDirectory(t *testing.T) {
 	}
 }
 
+// TestWhatCannotEndWithItsSavepointGoesOn: the last checkpoint is taken, the savepoint is not, and another attempt follows. With
+// a directory that can be written the end comes by itself, also when nobody waits for it.
+func TestWhatCannotEndWithItsSavepointGoesOn(t *testing.T) {
+	for kind, plan := range map[string]*topology.Plan{"chained": countPlan(t), "exchange": exchangePlan(t, 3)} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t, 2)
+			var opened, attempts atomic.Int64
+			lis := &Listener{AttemptStarted: func(AttemptInfo) { attempts.Add(1) },
+				AttemptEnded: func(_ int, err error, _ fault.Recovery, _ time.Duration) { assert.NoError(t, err, "no failure") }}
+			r, err := New(plan, w.config(), withSavepoints(w.ports(), &opened), lis)
+			require.NoError(t, err)
+			over := make(chan error, 1)
+			go func() { over <- r.Run(t.Context()) }()
+			w.produceUntil(func() bool { return w.done() > 100 })
+			file := filepath.Join(t.TempDir(), "file")
+			require.NoError(t, os.WriteFile(file, nil, 0o600))
+			for range 2 {
+				wait, err := r.StopWithSavepoint(t.Context(), "", file)
+				require.NoError(t, err)
+				_, err = wait(t.Context())
+				require.ErrorContains(t, err, "savepoint directory "+file)
+				until := w.done() + 100
+				w.produceUntil(func() bool { return w.done() > until })
+			}
+			require.False(t, r.Halted())
+			require.EqualValues(t, 3, attempts.Load())
+			dir := t.TempDir()
+			_, err = r.StopWithSavepoint(t.Context(), "", dir)
+			require.NoError(t, err)
+			require.NoError(t, <-over)
+			require.True(t, r.Halted())
+			list, err := snapshot.ListSavepoints(t.Context(), dir)
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			require.Equal(t, w.counts(), contents(t, list[0].Ref.Path), "what was committed, and nothing else")
+		})
+	}
+}
+
+// TestNobodyEndsWithASavepointOfACheckpointThatFails: the attempt fails, and the next one goes on.
+func TestNobodyEndsWithASavepointOfACheckpointThatFails(t *testing.T) {
+	w := newWorld(t, 2)
+	var opened atomic.Int64
+	var fail atomic.Bool
+	w.wrap = func(c Checkpoints) Checkpoints { return failingRoots{c, &fail} }
+	r, err := New(countPlan(t), w.config(), withSavepoints(w.ports(), &opened), nil)
+	require.NoError(t, err)
+	stop := w.run(r)
+	w.produceUntil(func() bool { return w.done() > 50 })
+	fail.Store(true)
+	wait, err := r.StopWithSavepoint(t.Context(), "", t.TempDir())
+	if err == nil {
+		_, err = wait(t.Context())
+	}
+	require.Error(t, err)
+	fail.Store(false)
+	until := w.done() + 100
+	w.produceUntil(func() bool { return w.done() > until })
+	require.False(t, r.Halted())
+	w.outputs()
+	require.NoError(t, stop())
+	w.exact()
+}
+
+// failingRoots writes no roots, when told so.
+type failingRoots struct {
+	Checkpoints
+	fail *atomic.Bool
+}
+
+func (f failingRoots) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error) {
+	if f.fail.Load() {
+		return snapshot.RootRef{}, errors.New("no space left")
+	}
+	return f.Checkpoints.WriteRoot(ctx, root)
+}
+
 func TestASavepointAtTheStopIsRefusedWhenThereIsNone(t *testing.T) {
 	w := newWorld(t, 1)
 	r, err := New(countPlan(t), w.config(), w.ports(), nil)
 	require.NoError(t, err)
-	_, err = r.SavepointAtStop(t.Context(), "", t.TempDir())
+	_, err = r.StopWithSavepoint(t.Context(), "", t.TempDir())
 	require.ErrorContains(t, err, "nothing is being processed")
 }

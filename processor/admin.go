@@ -384,7 +384,8 @@ func (o *operations) withSavepoint(ctx context.Context, p admin.Part, ref snapsh
 	return p, sp.Close()
 }
 
-// Cancel stops the instance. A savepoint is cut at the last checkpoint, so that nothing is committed behind it.
+// Cancel stops the instance. A savepoint is cut at the last checkpoint, so that nothing is committed behind it; without it the
+// instance goes on.
 func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, error) {
 	request, err := newRequest()
 	if err != nil {
@@ -410,24 +411,29 @@ func (o *operations) cancelFor(ctx context.Context, request string, c admin.Canc
 			return out, err
 		}
 		if out = o.part(st); !out.StandingBy {
-			if wait, err = r.SavepointAtStop(ctx, request, dir); err != nil {
+			if wait, err = r.StopWithSavepoint(ctx, request, dir); err != nil {
 				return out, err
 			}
 		}
 	} else if r := o.s.runner.Load(); r != nil {
 		out = o.part(o.status(ctx, r))
 	}
-	o.s.cancel(ctx, !c.Savepoint && o.s.cfg.Retention == DeleteOnCancellation)
 	var failed error
 	if wait != nil {
+		o.s.log.Info("taking a last checkpoint and a savepoint, to stop with them", "dir", c.Dir)
 		ref, err := wait(ctx)
-		if err == nil {
-			out, err = o.withSavepoint(ctx, out, ref)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return out, fmt.Errorf("there is no savepoint yet, and the instance stops when there is one: %w", err)
+		case err != nil:
+			o.s.log.Warn("the service goes on: there is no savepoint to stop with", "error", err)
+			return out, fmt.Errorf("there is no savepoint, and the instance goes on: %w", err)
 		}
-		if err != nil {
-			failed = fmt.Errorf("the instance stops, and there is no savepoint: %w", err)
+		if out, err = o.withSavepoint(ctx, out, ref); err != nil {
+			failed = fmt.Errorf("the instance stops: %w", err)
 		}
 	}
+	o.s.cancel(ctx, !c.Savepoint && o.s.cfg.Retention == DeleteOnCancellation)
 	select {
 	case <-o.over:
 	case <-ctx.Done():
@@ -448,9 +454,12 @@ func (s *service) cancel(_ context.Context, deleteState bool) {
 	if !first {
 		return
 	}
-	if s.cfg.DisabledCheckpoints {
+	switch r := s.runner.Load(); {
+	case s.cfg.DisabledCheckpoints:
 		s.log.Info("cancelled: committing the offsets a last time")
-	} else {
+	case r != nil && r.Halted():
+		s.log.Info("cancelled: the last checkpoint and the savepoint are taken")
+	default:
 		s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
 	}
 	if r := s.runner.Load(); r != nil && deleteState {

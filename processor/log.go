@@ -31,7 +31,7 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 		AttemptEnded: func(n int, err error, rec fault.Recovery, delay time.Duration) {
 			switch {
 			case err == nil && rec == fault.Rejoin:
-				log.Info("no partition is left", "attempt", n)
+				log.Info("the attempt is over, everything is committed; the next one waits for partitions", "attempt", n)
 			case err == nil:
 				log.Info("stopped", "attempt", n)
 			case rec == fault.Stop:

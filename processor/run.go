@@ -267,7 +267,9 @@ func (s *service) run(ctx context.Context) error {
 	if s.cfg.started != nil {
 		s.cfg.started(s)
 	}
-	err = r.Run(ctx)
+	if err = r.Run(ctx); r.Halted() {
+		s.cancel(ctx, false) // also when whoever asked for the savepoint waits no more
+	}
 	s.runner.Store(nil)
 	if r.Forgotten() {
 		s.deleteCheckpoints(ctx)

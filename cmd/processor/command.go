@@ -147,7 +147,7 @@ func newCancel() *cobra.Command {
 <application>-control, and waits until every member of the group has replied; with --admin it goes to one instance.
 
 With --savepoint the last checkpoint is a savepoint, too: complete, and not behind what was committed. An instance that cannot
-write its part says so and ends all the same, with its checkpoint.
+write its part says so and goes on, and the command fails.
 
 Exit code 0 when all have ended well, 43 when no instance runs or one did not reply, else that of the first one that failed.`,
 		Example: "  processor cancel orders.yaml\n  processor cancel orders.yaml --savepoint\n  processor cancel orders.yaml --savepoint=/var/lib/savepoints\n  processor cancel --admin 127.0.0.1:8080",
