@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/embedded"
@@ -118,24 +119,38 @@ func sameBalances(want map[string]balance, got map[string][]balance) bool {
 	return true
 }
 
-// readBalances gives the committed outputs by customer, in order.
+// readBalances gives the committed outputs by customer, in order: all below the last stable offsets at the time of the call.
 func readBalances(t *testing.T, broker string) map[string][]balance {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics("balances"), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(50*time.Millisecond))
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(50*time.Millisecond), kgo.KeepControlRecords())
 	require.NoError(t, err)
 	defer cl.Close()
-	out := map[string][]balance{}
-	for {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		fetches := cl.PollFetches(ctx)
-		cancel()
-		if fetches.NumRecords() == 0 {
-			return out
+	ends, err := kadm.NewClient(cl).ListCommittedOffsets(t.Context(), "balances")
+	require.NoError(t, err)
+	require.NoError(t, ends.Error())
+	left := map[int32]int64{} // the marker of a transaction is the last record below the end
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left[o.Partition] = o.Offset
 		}
+	})
+	out := map[string][]balance{}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for len(left) > 0 {
+		fetches := cl.PollFetches(ctx)
+		require.NoError(t, fetches.Err())
 		fetches.EachRecord(func(r *kgo.Record) {
+			if r.Offset+1 >= left[r.Partition] {
+				delete(left, r.Partition)
+			}
+			if r.Attrs.IsControl() {
+				return
+			}
 			var v balance
 			require.NoError(t, json.Unmarshal(r.Value, &v))
 			out[string(r.Key)] = append(out[string(r.Key)], v)
 		})
 	}
+	return out
 }
