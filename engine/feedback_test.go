@@ -66,19 +66,18 @@ func TestABoundedRunWithAFeedbackEdgeEnds(t *testing.T) {
 func TestAStopEmptiesTheFeedbackEdges(t *testing.T) {
 	w := newWorld(t, 2)
 	for range 3 {
+		var going atomic.Int64
 		cfg := w.config()
 		cfg.ForceIterations, cfg.ChannelRecords = true, 16
 		stop := w.startPlan(roundsPlan(t, 6, 100*time.Microsecond, topology.Unbounded()), cfg, w.ports(), &Listener{
 			Looping: func(_ element.CheckpointID, n int64, last bool) {
-				if last {
+				if going.Store(n); last {
 					t.Errorf("%d records are lost", n)
 				}
 			},
 		})
 		w.produce(100, 7)
-		for until := w.done() + 20; w.done() < until; {
-			time.Sleep(time.Millisecond)
-		}
+		require.Eventually(t, func() bool { return going.Load() > 0 }, 5*time.Second, time.Millisecond)
 		require.Less(t, w.done(), w.total(), "it is stopped in the middle")
 		require.NoError(t, stop())
 	}
@@ -96,7 +95,7 @@ func TestAStopCountsWhatIsLeftOnTheFeedbackEdges(t *testing.T) {
 	w.produce(40, 7)
 	var going atomic.Int64
 	cfg := w.config()
-	cfg.ForceIterations, cfg.ShutdownTimeout = true, time.Second
+	cfg.ForceIterations, cfg.ShutdownTimeout = true, 2*time.Second
 	var lost int64
 	stop := w.startPlan(roundsPlan(t, 1<<30, 100*time.Microsecond, topology.Unbounded()), cfg, w.ports(), &Listener{
 		Looping: func(_ element.CheckpointID, n int64, last bool) {
