@@ -113,6 +113,10 @@ func readWhole(t *testing.T, cfg Config, rng *rand.Rand) {
 				require.NoError(t, s.EndBatch())
 			}
 		}
+		if id%4 == 0 && cfg.Spill != nil {
+			wg.Wait() // while they read nothing may be evicted
+			require.NoError(t, s.EndBatch())
+		}
 		id++
 		ids, open[id] = append(ids, id), clone(now)
 		if rng.IntN(3) == 0 {
