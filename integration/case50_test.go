@@ -134,6 +134,7 @@ func case50Finished(e *exchangeSite, x exchangeSettings) {
 	}
 	x.Parallelism = 2
 	job := e.start(x)
+	some() // also when all was committed: the store is to be that of this parallelism
 	e.allDone(job, n)
 	job.stop()
 	e.counted(n)

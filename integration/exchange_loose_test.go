@@ -63,7 +63,7 @@ func looseKills(e *exchangeSite, records, kills, load int) (l loosely) {
 	defer cancel()
 	produced := make(chan error, 1)
 	go func() {
-		produced <- e.stream(ctx, killPlan{records: records, record: func(i, _ int) *kgo.Record { return e.ticket(i) }}, over)
+		produced <- e.stream(ctx, killPlan{records: records - exchangeRest, record: func(i, _ int) *kgo.Record { return e.ticket(i) }}, over)
 	}()
 	for i, m := range plan {
 		job := e.start(settings(i))
@@ -76,6 +76,7 @@ func looseKills(e *exchangeSite, records, kills, load int) (l loosely) {
 	last := settings(kills)
 	last.Slow = 0
 	job := e.start(last)
+	e.lastTickets(records)
 	e.allDone(job, records)
 	require.Zero(t, job.restarts(), "the job that recovers meets no failure")
 	job.stop()
