@@ -65,7 +65,7 @@
 //	I5  After Process, Receive and FireTimers return nil nothing is owed: outputs are emitted, parcels are sent, state is
 //	    in the tables.
 //	I6  What goes wrong with a record, panics of user code included, is a *RecordError that names topic, partition,
-//	    offset and step, also behind an exchange. It never ends the process by itself. Under Skip, the record leaves no
+//	    offset and step, for a record of a timer key, time and step, also behind an exchange. It never ends the process by itself. Under Skip, the record leaves no
 //	    trace in the failing step: no output, no state. The policy is that of the record's own source.
 //	I7  An int64 aggregate never wraps around.
 //	I8  A batch that an operator receives is read-only; branches share it.

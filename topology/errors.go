@@ -41,9 +41,12 @@ type RecordError struct {
 	// Step is the name of the source (when decoding failed), step or sink that failed.
 	Step   string
 	Reason error
-	// Timer is set when the error is that of a timer. From then has no topic and Offset is -1, and so they are in errors
-	// of the records that a timer has emitted.
+	// Timer is set when the error is that of a timer, or of a record that a timer has emitted. From then has no topic and
+	// Offset is -1.
 	Timer *TimerRef
+	// Emitted says that it is of a record: Timer has the key that the record has at the step that failed, and its
+	// timestamp, which is the time of the timer.
+	Emitted bool
 }
 
 // TimerRef names a timer.
@@ -52,9 +55,11 @@ type TimerRef struct {
 	At  time.Time
 }
 
-// Error names topic, partition, offset, step and reason; for a timer key and time instead of the record.
+// Error names topic, partition, offset, step and reason; for a timer, or a record of one, key and time instead of the record.
 func (e *RecordError) Error() string {
 	switch {
+	case e.Timer != nil && e.Emitted:
+		return fmt.Sprintf("step %s: record of a timer, key %q, at %s: %v", e.Step, e.Timer.Key, e.Timer.At.UTC().Format(timerFormat), e.Reason)
 	case e.Timer != nil:
 		return fmt.Sprintf("step %s: timer of key %q at %s: %v", e.Step, e.Timer.Key, e.Timer.At.UTC().Format(timerFormat), e.Reason)
 	case e.From.Topic == "":

@@ -45,9 +45,7 @@ func (g *guard) loop(o looper, from element.TopicPartition, n int) error {
 		if err != nil {
 			o.undo()
 			rerr := &RecordError{From: from, Offset: o.offset(g.at), Step: g.step, Reason: err}
-			if t, ok := o.(timerLooper); ok {
-				rerr.Timer = t.timerRef()
-			}
+			g.nameTimer(o, rerr)
 			if g.policyOf(from.Topic) != Skip {
 				return bad(rerr)
 			}
@@ -60,6 +58,18 @@ func (g *guard) loop(o looper, from element.TopicPartition, n int) error {
 		i = next
 	}
 	return nil
+}
+
+// nameTimer names the timer that failed, or of which the record at work comes.
+func (g *guard) nameTimer(o looper, e *RecordError) {
+	switch o := o.(type) {
+	case timerLooper:
+		e.Timer = o.timerRef()
+	case recordLooper:
+		if e.From == timerOrigin {
+			e.Timer, e.Emitted = o.recordRef(g.at), true
+		}
+	}
 }
 
 func (g *guard) policyOf(topic string) Policy {

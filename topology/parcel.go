@@ -128,7 +128,11 @@ func (p *parcel[K, V]) Encode(fn func(group int, data []byte) error) error {
 		for ; at < run.end; at++ {
 			r, err := &p.recs[at], error(nil)
 			if buf, value, err = p.x.encode(buf[:0], value, run.from, r); err != nil {
-				return bad(&RecordError{From: run.from, Offset: r.Offset, Step: p.x.name, Reason: err})
+				rerr := &RecordError{From: run.from, Offset: r.Offset, Step: p.x.name, Reason: err}
+				if run.from == timerOrigin {
+					rerr.Timer, rerr.Emitted = refOf(r.RawKey, r.Timestamp), true
+				}
+				return bad(rerr)
 			}
 			group := -1
 			if p.groups > 0 && r.RawKey != nil {

@@ -60,6 +60,10 @@ type operator[K, V, W any] struct {
 
 func (o *operator[K, V, W]) offset(i int) int64 { return o.in.Recs[i].Offset }
 
+func (o *operator[K, V, W]) recordRef(i int) *TimerRef {
+	return refOf(o.in.Recs[i].RawKey, o.in.Recs[i].Timestamp)
+}
+
 func (o *operator[K, V, W]) undo() { o.out.undo() }
 
 func (o *operator[K, V, W]) drain() error { return o.out.drain(o.down) }

@@ -140,6 +140,10 @@ func (s *sendOp[K, K2, V]) finish(subtask int) {
 
 func (s *sendOp[K, K2, V]) offset(i int) int64 { return s.in.Recs[i].Offset }
 
+func (s *sendOp[K, K2, V]) recordRef(i int) *TimerRef {
+	return refOf(s.in.Recs[i].RawKey, s.in.Recs[i].Timestamp)
+}
+
 // undo has nothing to take back: a record is put into parcels when nothing can fail any more.
 func (s *sendOp[K, K2, V]) undo() {}
 

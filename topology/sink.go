@@ -104,6 +104,10 @@ func (s *sinkOp[K, V]) next() *element.Record {
 
 func (s *sinkOp[K, V]) offset(i int) int64 { return s.in.Recs[i].Offset }
 
+func (s *sinkOp[K, V]) recordRef(i int) *TimerRef {
+	return refOf(s.in.Recs[i].RawKey, s.in.Recs[i].Timestamp)
+}
+
 func (s *sinkOp[K, V]) undo() { s.out = s.out[:s.mark] }
 
 func (s *sinkOp[K, V]) drain() error {

@@ -54,6 +54,17 @@ type timerLooper interface {
 	timerRef() *TimerRef
 }
 
+// recordLooper is a looper over records that a timer may have emitted.
+type recordLooper interface {
+	// recordRef names record i of the batch at work by its key and timestamp.
+	recordRef(i int) *TimerRef
+}
+
+// refOf keeps nothing of the batch: its memory is used again.
+func refOf(key []byte, timestamp int64) *TimerRef {
+	return &TimerRef{Key: bytes.Clone(key), At: time.UnixMilli(timestamp)}
+}
+
 // timer is one entry of the heap.
 type timer struct {
 	at  int64

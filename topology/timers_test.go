@@ -228,13 +228,54 @@ func TestRecordsOfTimersBehindAnExchange(t *testing.T) {
 	flights, _ := g.snapshot()
 	p, err := g.tasks[element.TaskID{Source: "by-value"}].task.Restore([][]byte{flights[0].data})
 	require.NoError(t, err)
-	require.EqualError(t, g.tasks[element.TaskID{Source: "by-value"}].task.Receive(p), "step bad: record of a timer: bad")
+	err = g.tasks[element.TaskID{Source: "by-value"}].task.Receive(p)
+	require.EqualError(t, err, `step bad: record of a timer, key "bad@20#1", at 1970-01-01T00:00:00.020Z: bad`)
+	var rerr *topology.RecordError
+	require.ErrorAs(t, err, &rerr)
+	require.Equal(t, &topology.TimerRef{Key: []byte("bad@20#1"), At: time.UnixMilli(20)}, rerr.Timer)
+	require.True(t, rerr.Emitted)
 
 	g = build(topology.OnError(topology.Skip))
 	require.NoError(t, g.process("in", 0, kv(2, "bad", "20")))
 	fire(t, g.tasks[element.TaskID{Source: "in"}].task, 20)
 	require.NoError(t, g.settle(first))
-	require.Equal(t, []string{"bad: step bad: record of a timer: bad"}, g.skips())
+	require.Equal(t, []string{`bad: step bad: record of a timer, key "bad@20#1", at 1970-01-01T00:00:00.020Z: bad`}, g.skips())
+}
+
+// badSerde encodes nothing.
+type badSerde struct{ serde.Serde[string] }
+
+func (badSerde) Append([]byte, string) ([]byte, error) { return nil, errors.New("no good") }
+
+// A record of a timer is named by key and time wherever it fails: in a step, on the way into an exchange, in a sink.
+func TestRecordsOfTimersAreNamedWhereverTheyFail(t *testing.T) {
+	fails := errors.New("no good")
+	for name, rest := range map[string]func(topology.Stream[string, string]){
+		"step": func(s topology.Stream[string, string]) {
+			topology.ToTopic(topology.MapRec(s, "step", func(_, _ *topology.Rec[string, string]) error { return fails }), "out", "out", serde.String(), serde.String())
+		},
+		"group": func(s topology.Stream[string, string]) {
+			by := topology.GroupBy(s, "group", serde.String(), serde.String(), func(string, string) string { panic(fails) })
+			topology.ToTopic(by, "out", "out", serde.String(), serde.String())
+		},
+		"sink": func(s topology.Stream[string, string]) {
+			topology.ToTopic(s, "sink", "out", serde.String(), badSerde{serde.String()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := topology.New("app")
+			in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+			rest(topology.Process(in, "alarm", func() topology.Processor[string, string, string] { return &alarm{} }))
+			g := newGraph(t, planOf(t, b), 1, 128, nil, nil)
+			require.NoError(t, g.process("in", 0, kv(1, "a", "10")))
+			_, err := g.tasks[element.TaskID{Source: "in"}].task.FireTimers(10, nil)
+			var rerr *topology.RecordError
+			require.ErrorAs(t, err, &rerr)
+			require.Equal(t, name, rerr.Step)
+			require.True(t, rerr.Emitted)
+			require.Equal(t, &topology.TimerRef{Key: []byte("a"), At: time.UnixMilli(10)}, rerr.Timer)
+		})
+	}
 }
 
 func TestTimersAreBounded(t *testing.T) {

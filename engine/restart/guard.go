@@ -10,30 +10,36 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// Record names what an attempt failed at: a record, or a timer.
+// Record names what an attempt failed at: a record of a topic, a timer, or a record that a timer has emitted.
 type Record struct {
 	element.TopicPartition // zero for a timer
 	Offset                 int64
 	// Step is the source, step or sink that failed.
 	Step string
-	// Timer is set for a timer; TopicPartition and Offset mean nothing then.
+	// Timer is set for a timer, and for a record of one; TopicPartition and Offset mean nothing then.
 	Timer *topology.TimerRef
+	// Emitted says that it is a record of a timer, with the key that it has at Step.
+	Emitted bool
 }
 
-// String writes a record as topic-partition@offset, and a timer with its step, key (cut to 64 bytes) and time.
+// String writes a record as topic-partition@offset, and a timer or a record of one with step, key (cut to 64 bytes) and time.
 func (r Record) String() string {
+	if r.Timer != nil && r.Emitted {
+		return fmt.Sprintf("record of a timer at step %s, key %.64q, at %s", r.Step, r.Timer.Key, r.Timer.At.UTC().Format(time.RFC3339Nano))
+	}
 	if r.Timer != nil {
 		return fmt.Sprintf("timer of step %s, key %.64q, at %s", r.Step, r.Timer.Key, r.Timer.At.UTC().Format(time.RFC3339Nano))
 	}
 	return fmt.Sprintf("record %s-%d@%d", r.Topic, r.Partition, r.Offset)
 }
 
-// same says whether both name one record, whichever step failed, or one timer.
+// same says whether both name one record, whichever step failed, or one timer. Records of timers are one when they have one
+// key and time at one step: a timer fires again with all that it emits, so the first that fails is the same every time.
 func (r Record) same(o Record) bool {
 	if r.Timer == nil || o.Timer == nil {
 		return r.Timer == o.Timer && r.TopicPartition == o.TopicPartition && r.Offset == o.Offset
 	}
-	return r.Step == o.Step && string(r.Timer.Key) == string(o.Timer.Key) && r.Timer.At.Equal(o.Timer.At)
+	return r.Emitted == o.Emitted && r.Step == o.Step && string(r.Timer.Key) == string(o.Timer.Key) && r.Timer.At.Equal(o.Timer.At)
 }
 
 // RecordOf finds the record or timer that an error speaks of; ok is false when it speaks of none.
@@ -43,7 +49,7 @@ func RecordOf(err error) (r Record, ok bool) {
 		return Record{}, false
 	}
 	if e.Timer != nil {
-		return Record{Step: e.Step, Timer: e.Timer}, true
+		return Record{Step: e.Step, Timer: e.Timer, Emitted: e.Emitted}, true
 	}
 	return Record{TopicPartition: e.From, Offset: e.Offset, Step: e.Step}, true
 }

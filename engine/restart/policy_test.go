@@ -244,6 +244,23 @@ func TestTheGuardNamesATimer(t *testing.T) {
 	require.Equal(t, `timer of step s, key "k", at 1970-01-01T00:00:01.5Z fails every time: 2 attempts failed at it, after 6 restarts; cause: step s: timer of key "k" at 1970-01-01T00:00:01.500Z: EOF`, v.Error())
 }
 
+func TestTheGuardNamesARecordOfATimer(t *testing.T) {
+	fails := func(step, key string, at int64, emitted bool) error {
+		return fault.Restartf(fault.BadRecord, "%w", &topology.RecordError{Offset: -1, Step: step, Reason: io.EOF, Timer: &topology.TimerRef{Key: []byte(key), At: time.UnixMilli(at)}, Emitted: emitted})
+	}
+	p := policy(t, Config{SameRecord: 2}, mid)
+	for _, err := range []error{fails("s", "k", 1500, true), fails("s", "k", 1500, false), fails("s", "k", 1501, true), fails("s", "l", 1500, true), fails("t", "k", 1500, true)} {
+		_, v := p.Failed(0, err)
+		require.Nil(t, v, err)
+	}
+	_, v := p.Failed(0, fails("s", "k", 1500, true))
+	require.NotNil(t, v)
+	require.True(t, v.Poison)
+	require.Equal(t, fault.BadRecord, fault.CodeOf(v.Fault()))
+	require.Equal(t, fault.Stop, fault.RecoveryOf(v.Fault()))
+	require.Equal(t, `record of a timer at step s, key "k", at 1970-01-01T00:00:01.5Z fails every time: 2 attempts failed at it, after 5 restarts; cause: step s: record of a timer, key "k", at 1970-01-01T00:00:01.500Z: EOF`, v.Error())
+}
+
 func TestRecordsThatAreNone(t *testing.T) {
 	for _, err := range []error{io.EOF, &topology.RecordError{Step: "timer", Offset: 3, Reason: io.EOF}, &topology.RecordError{From: element.TopicPartition{Topic: "in"}, Offset: -1, Reason: io.EOF}} {
 		_, ok := RecordOf(err)
