@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
 )
 
 // A barrier that overtakes does not wait for the whole of a parcel whose records are slow, whether it comes through a channel
@@ -67,4 +68,20 @@ func TestWhatIsInFlightStaysBoundedOverRestarts(t *testing.T) {
 	w.outputs()
 	require.NoError(t, stop())
 	w.exact()
+}
+
+// However many records there are: a turn has some that together are few bytes, and one that is more by itself.
+func TestATurnIsBoundedInBytes(t *testing.T) {
+	of := func(sizes ...int) (recs []element.Record) {
+		for _, n := range sizes {
+			recs = append(recs, element.Record{Key: make([]byte, n/2), Value: make([]byte, n-n/2)})
+		}
+		return recs
+	}
+	require.Equal(t, 0, bounded(nil, 5))
+	require.Equal(t, 3, bounded(of(1, 1, 1), 5))
+	require.Equal(t, 2, bounded(of(1, 1, 1), 2))
+	require.Equal(t, 2, bounded(of(sliceBytes-1, 1, 1), 5))
+	require.Equal(t, 1, bounded(of(sliceBytes, 1), 5))
+	require.Equal(t, 1, bounded(of(10*sliceBytes, 10*sliceBytes), 5))
 }

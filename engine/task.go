@@ -11,11 +11,14 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// A task processes at most so many records of a delivery before it looks for barriers, and for room in the channels behind it
-// if there are any, again. See pace.
+// A task processes at most so many records of a delivery, or bytes if that is less, before it looks for barriers, and for
+// room in the channels behind it if there are any, again. See pace. The bytes are for the way out: where the brokers are slow
+// the output of a turn waits for them with no barrier taken meanwhile, and that has to be short beside a checkpoint's
+// timeout also when records are large and the turn is the first, of which pace knows nothing.
 const (
 	chainRecords = 1024
 	sliceRecords = 256
+	sliceBytes   = 128 << 10
 )
 
 // task is one stage on one partition of a source, or one subtask of an exchange. Everything in it belongs to the goroutine
@@ -183,7 +186,7 @@ func (t *task) takeDelivery() (bool, error) {
 		return false, nil
 	}
 	part := t.rest
-	if n := min(t.slice(), t.pace.most()); len(part.Records) > n {
+	if n := bounded(part.Records, min(t.slice(), t.pace.most())); len(part.Records) > n {
 		part.Records = part.Records[:n]
 		part.Next = part.Records[n-1].Offset + 1
 		t.rest.Records = t.rest.Records[n:]
@@ -199,6 +202,18 @@ func (t *task) slice() int {
 		return chainRecords
 	}
 	return sliceRecords
+}
+
+// bounded is how many of the records, at most so many and at least one, have sliceBytes together.
+func bounded(recs []element.Record, most int) int {
+	most = min(most, len(recs))
+	size := 0
+	for i := range recs[:most] {
+		if size += len(recs[i].Key) + len(recs[i].Value); size > sliceBytes && i > 0 {
+			return i
+		}
+	}
+	return most
 }
 
 // takeMark serves what stands between deliveries.

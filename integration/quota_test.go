@@ -12,8 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
+	"github.com/millweir/millweir/processor"
 )
 
 // relay passes orders on.
@@ -36,9 +39,9 @@ func (s *site) quota(bytesPerSecond float64) {
 	require.NoError(s.t, err)
 }
 
-// wideOrders puts orders of a kilobyte into the input.
-func (s *site) wideOrders(n int) {
-	pad := strings.Repeat("x", 1000)
+// wideOrders puts orders of so many bytes into the input.
+func (s *site) wideOrders(n, size int) {
+	pad := strings.Repeat("x", size)
 	recs := make([]*kgo.Record, n)
 	for i := range recs {
 		recs[i] = &kgo.Record{Key: fmt.Appendf(nil, "customer-%d", i%50), Value: fmt.Appendf(nil, `{"order_id":"o-%d","status":"paid","pad":"%s"}`, i, pad)}
@@ -84,7 +87,7 @@ func (s *site) relayed() map[string]int {
 func TestRealProducerQuota(t *testing.T) {
 	s := realSite(t, 2)
 	const orders = 5_000
-	s.wideOrders(orders)
+	s.wideOrders(orders, 1000)
 	s.quota(500_000)
 	p := s.run(s.file(relay))
 	start := time.Now()
@@ -99,4 +102,27 @@ func TestRealProducerQuota(t *testing.T) {
 		require.Equal(t, 1, n, "order %s", id)
 	}
 	p.stop()
+}
+
+// TestASlowWayOutTakesLargeRecords: the brokers take 100 KB a second, all the time. A thousand records of four kilobytes, which
+// a task without exchanges could take at once, are eight times what goes out within the timeout of a checkpoint.
+func TestASlowWayOutTakesLargeRecords(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, 2)
+	const orders = 1000
+	s.wideOrders(orders, 4000)
+	var tap testbed.Tap
+	tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Before: func(r kmsg.Request) error {
+		size := 0
+		for _, topic := range r.(*kmsg.ProduceRequest).Topics {
+			for _, p := range topic.Partitions {
+				size += len(p.Records)
+			}
+		}
+		time.Sleep(time.Duration(size) * time.Second / 100_000)
+		return nil
+	}})
+	job := s.inside(s.file(relay, "{timeout: {{.TransactionTimeout}}}", "{timeout: 60s}"), func(c *processor.Config) { c.ClientOptions = []kgo.Opt{tap.Opt()} })
+	require.Eventually(t, func() bool { return len(job.failed()) > 2 || s.lag() < orders }, 40*time.Second, 100*time.Millisecond)
+	require.LessOrEqual(t, len(job.failed()), 2, "more than it takes to learn how slow they are")
 }

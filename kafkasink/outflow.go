@@ -59,6 +59,9 @@ const (
 	outflowPollers  = 16 // so many do it that often
 )
 
+// piece is how many bytes are handed over at once.
+func (o *Outflow) piece() int64 { return max(throttleLeast, o.limit.Load()/4) }
+
 func (o *Outflow) poll() time.Duration {
 	return min(outflowPollMost, outflowPoll*time.Duration(1+o.waiting.Load()/outflowPollers))
 }

@@ -131,3 +131,31 @@ func TestAFlushThatIsTooLateLeavesLessToTheNextAttempt(t *testing.T) {
 		require.Equal(t, st.Limit, o.Stats().Limit)
 	})
 }
+
+// TestOneWriteGoesOutInPieces: however much a task writes at once, the client gets no more than its room and a piece.
+func TestOneWriteGoesOutInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, err := NewOutflow(OutflowConfig{Timeout: 8 * time.Second, Most: 64 << 20, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		limit := o.Stats().Limit
+		s, r := outflowed(t, o)
+		recs := make([]element.Record, 64)
+		for i := range recs {
+			recs[i] = element.Record{Value: bytes.Repeat([]byte{byte(i)}, int(limit/16)), Headers: []element.Header{{Key: "h", Value: []byte("v")}}}
+		}
+		r.missing.Store(2 * limit)
+		done := make(chan error)
+		go func() { done <- s.Writer(element.TaskID{Source: "in"}).Write(t.Context(), 0, recs) }()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		n := len(r.txns[0])
+		require.Less(t, n, 16, "a piece is a quarter of the room")
+		r.missing.Store(0)
+		require.NoError(t, <-done)
+		require.Len(t, r.txns[0], len(recs))
+		for i, rec := range r.txns[0] {
+			require.EqualValues(t, i, rec[0], "in order")
+		}
+		require.EqualValues(t, int64(len(recs))*(limit/16+2), o.sent.Load(), "counted once each")
+	})
+}

@@ -178,15 +178,44 @@ func (s *Sink) flush(ctx context.Context, id element.CheckpointID) error {
 	return s.cfg.Outflow.flush(s.cfg.Transactions, seal)
 }
 
-// send hands records to the transactions, when the client has room for them.
+// send hands records to the transactions, when the client has room for them: in pieces where all of them are much beside
+// that room, so that what is unflushed stays near its bound whatever the size of records and batches.
 func (s *Sink) send(ctx context.Context, b batch) error {
-	if o := s.cfg.Outflow; o != nil {
+	o := s.cfg.Outflow
+	if o == nil {
+		return s.cfg.Transactions.ProduceBatch(ctx, b.recs)
+	}
+	for recs := b.recs; len(recs) > 0; {
+		n, size := len(recs), b.payload
+		if most := o.piece(); size > most {
+			n, size = cut(recs, most)
+		}
 		if err := o.room(ctx, s.over, s.cfg.Transactions); err != nil {
 			return err
 		}
-		o.hand(b.payload)
+		o.hand(size)
+		if err := s.cfg.Transactions.ProduceBatch(ctx, recs[:n]); err != nil {
+			return err
+		}
+		recs, b.payload = recs[n:], b.payload-size
 	}
-	return s.cfg.Transactions.ProduceBatch(ctx, b.recs)
+	return nil
+}
+
+// cut tells how many records, at least one, have at most so many bytes, and how many those are.
+func cut(recs []kgo.Record, most int64) (n int, size int64) {
+	for i := range recs {
+		r := &recs[i]
+		one := int64(len(r.Key) + len(r.Value))
+		for _, h := range r.Headers {
+			one += int64(len(h.Key) + len(h.Value))
+		}
+		if i > 0 && size+one > most {
+			return i, size
+		}
+		size += one
+	}
+	return len(recs), size
 }
 
 // holdBackLimit is what may be held back at the moment.
