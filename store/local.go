@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,9 +95,11 @@ type Local struct {
 	dir string
 	db  *badger.DB // used by the writer; others read under dbMu
 
-	unsafe bool // of the writer: a write to a mapped file has failed
+	lock   *os.File // keeps others off the directory; nil when this Local has let go of it
+	unsafe bool     // of the writer: a write has failed, and Badger would try it again for ever before it closes
 
-	dbMu sync.RWMutex // write-locked to close db
+	dbMu      sync.RWMutex // write-locked to close db
+	abandoned atomic.Bool  // the database was not closed
 
 	mu         sync.Mutex
 	tasks      map[element.TaskID]*localTask

@@ -108,7 +108,7 @@ func (l *Local) flush(ctx context.Context) (busy time.Duration, err error) {
 		if err != nil && (ctx.Err() == nil || noSpace(err)) {
 			l.disable(err)
 		}
-		l.unsafe = l.unsafe || noSpace(err)
+		l.unsafe = l.unsafe || err != nil && !errors.Is(err, context.Cause(ctx))
 		for _, c := range w.waiters {
 			c <- err
 		}
@@ -116,7 +116,7 @@ func (l *Local) flush(ctx context.Context) (busy time.Duration, err error) {
 			l.kick()
 		}
 	}()
-	if err := l.checkSpace(); err != nil {
+	if err := l.checkWritable(); err != nil {
 		return 0, err
 	}
 	if err := w.write(ctx); err != nil {

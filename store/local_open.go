@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
@@ -19,6 +20,7 @@ const (
 	// LocalDirName is the directory of the copy in the one that OpenLocal is given.
 	LocalDirName  = "local-state"
 	openingMarker = "opening"
+	localLock     = "lock" // beside the database, so that it stays when that is removed
 
 	memTableSize = 16 << 20
 	// Larger entries would go to the value log or exceed a transaction; a task that has one goes without a copy.
@@ -55,14 +57,23 @@ func (l *Local) open() {
 	go l.run(ctx)
 }
 
-// openIn opens the copy in one directory. One that is damaged is removed and made anew.
-func (l *Local) openIn(dir string) error {
+// openIn opens the copy in one directory. One that is damaged is removed and made anew. What another process works on
+// looks damaged at times, so nothing is looked at before the directory is locked.
+func (l *Local) openIn(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
 	if err := l.checkSpace(); err != nil {
 		return err
 	}
+	if l.lock, err = lockFile(filepath.Join(dir, localLock), false); err != nil {
+		return fmt.Errorf("the directory is in use, or cannot be used: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			l.unlock()
+		}
+	}()
 	db, damage, err := l.tryOpen(dir)
 	if err != nil {
 		return err
@@ -76,11 +87,13 @@ func (l *Local) openIn(dir string) error {
 			return errors.Join(err, damage)
 		}
 	}
-	if err := l.read(db); err != nil {
-		return errors.Join(err, db.Close())
+	l.db = db
+	if err := l.read(db); err != nil { // what damage there was is dropped: it could not be written
+		l.unsafe = true
+		l.closeDB()
+		return err
 	}
 	db.SetDiscardTs(db.MaxVersion())
-	l.db = db
 	return nil
 }
 
@@ -103,8 +116,11 @@ func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
 			db, damage = nil, fmt.Errorf("panic: %v", p)
 		}
 		if rerr := os.Remove(marker); rerr != nil && err == nil {
-			err = errors.Join(rerr, closeIf(db))
-			db = nil
+			if err = rerr; db != nil { // it could not be written at all
+				l.db, l.unsafe = db, true
+				l.closeDB()
+				db = nil
+			}
 		}
 	}()
 	opt := l.badgerOptions(filepath.Join(dir, "db"))
@@ -120,13 +136,6 @@ func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
 	default:
 		return nil, oerr, nil
 	}
-}
-
-func closeIf(db *badger.DB) error {
-	if db == nil {
-		return nil
-	}
-	return db.Close()
 }
 
 // badgerOptions keeps the database small: one for all tasks, about 32 MB of memory.
@@ -145,7 +154,7 @@ func (l *Local) badgerOptions(dir string) badger.Options {
 	o.MetricsEnabled = false
 	o.NumVersionsToKeep = 1
 	o.ChecksumVerificationMode = options.OnBlockRead // verifyTables has read them
-	o.Logger = badgerLog{l.log}
+	o.Logger = badgerLog{l.log, &l.abandoned}
 	return o
 }
 
@@ -272,12 +281,22 @@ func (l *Local) CloseWithin(ctx context.Context) error {
 	return err
 }
 
-// badgerLog passes Badger's messages on. What it calls information is detail here.
-type badgerLog struct{ log *slog.Logger }
+// badgerLog passes Badger's messages on. What it calls information is detail here. An abandoned database, which tries in vain
+// every second for as long as the process lives, says nothing.
+type badgerLog struct {
+	log       *slog.Logger
+	abandoned *atomic.Bool
+}
 
-func (b badgerLog) Errorf(f string, a ...any)   { b.log.Error("badger: " + line(f, a)) }
-func (b badgerLog) Warningf(f string, a ...any) { b.log.Warn("badger: " + line(f, a)) }
-func (b badgerLog) Infof(f string, a ...any)    { b.log.Debug("badger: " + line(f, a)) }
+func (b badgerLog) Errorf(f string, a ...any)   { b.say(slog.LevelError, f, a) }
+func (b badgerLog) Warningf(f string, a ...any) { b.say(slog.LevelWarn, f, a) }
+func (b badgerLog) Infof(f string, a ...any)    { b.say(slog.LevelDebug, f, a) }
 func (b badgerLog) Debugf(string, ...any)       {}
+
+func (b badgerLog) say(level slog.Level, f string, a []any) {
+	if !b.abandoned.Load() {
+		b.log.Log(context.Background(), level, "badger: "+line(f, a))
+	}
+}
 
 func line(f string, a []any) string { return strings.TrimSpace(fmt.Sprintf(f, a...)) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/dgraph-io/badger/v4"
@@ -26,9 +27,23 @@ func (l *Local) checkSpace() error {
 	return nil
 }
 
+// checkWritable is checkSpace, and fails when no file can be made beside those of the database: no inode is left, the file
+// system is read only, or the directory is gone. Badger tries for ever to make the file that it needs, also when it closes.
+func (l *Local) checkWritable() error {
+	if err := l.checkSpace(); err != nil {
+		return err
+	}
+	probe := filepath.Join(l.dir, "db", "probe")
+	f, err := os.OpenFile(probe, os.O_WRONLY|os.O_CREATE, 0o640)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(probe))
+}
+
 // closeDB closes the database; the writer is its only user besides Load and Stats. Closing writes what is in memory to a
-// mapped file. Where that is dangerous the database is left as it is, to be built anew at the next start; its files and
-// goroutines end with the process.
+// mapped file. Where that is dangerous, or would not end, the database is left as it is, to be built anew at the next start;
+// its files, goroutines and locks end with the process.
 func (l *Local) closeDB() {
 	l.dbMu.Lock()
 	defer l.dbMu.Unlock()
@@ -36,23 +51,52 @@ func (l *Local) closeDB() {
 		l.db = nil
 		if p := recover(); p != nil {
 			l.log.Warn("closing the local copy of the state", "dir", l.dir, "panic", p)
+			l.keepLock()
 		}
 	}()
 	if err := l.mayClose(); err != nil {
+		l.abandoned.Store(true)
+		l.keepLock()
 		marker := os.WriteFile(filepath.Join(l.dir, openingMarker), nil, 0o640) // without it the tasks' records say how far it came
-		l.log.Warn("the local copy of the state is not closed, since that might end the process; it will be built anew", "dir", l.dir, "reason", err, "marked", marker == nil)
+		l.log.Warn("the local copy of the state is not closed, since that might not end, or end the process; it will be built anew", "dir", l.dir, "reason", err, "marked", marker == nil)
 		return
 	}
 	if err := l.db.Close(); err != nil && !errors.Is(err, badger.ErrDBClosed) {
 		l.log.Warn("closing the local copy of the state", "dir", l.dir, "error", err)
 	}
+	l.unlock()
 }
 
 func (l *Local) mayClose() error {
 	if l.unsafe {
 		return errors.New("writing to it has failed")
 	}
-	return l.checkSpace()
+	return l.checkWritable()
+}
+
+// unlock lets others have the directory.
+func (l *Local) unlock() {
+	if l.lock != nil {
+		_ = l.lock.Close()
+		l.lock = nil
+	}
+}
+
+// abandonedLocks are those of databases that were not closed: Badger's goroutines still write to them.
+var abandonedLocks struct {
+	sync.Mutex
+	files []*os.File
+}
+
+// keepLock keeps the directory locked until the process ends.
+func (l *Local) keepLock() {
+	if l.lock == nil {
+		return
+	}
+	abandonedLocks.Lock()
+	defer abandonedLocks.Unlock()
+	abandonedLocks.files = append(abandonedLocks.files, l.lock) // a file that nobody names would be closed
+	l.lock = nil
 }
 
 // noSpace says that an error is one of a full disk.
