@@ -119,7 +119,8 @@ func wipeSpills(dir string) error {
 	return errors.Join(errs...)
 }
 
-// claimDir gives the directory of this process, made when there is none yet.
+// claimDir gives the directory of this process, made when there is none yet or none any more. Files that were in the one
+// before are open, and stay what they are.
 func (p *Spill) claimDir() (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +128,12 @@ func (p *Spill) claimDir() (string, error) {
 		return "", fmt.Errorf("spill: %w", os.ErrClosed)
 	}
 	if p.dir != "" {
-		return p.dir, nil
+		if _, err := os.Stat(p.dir); !errors.Is(err, os.ErrNotExist) {
+			return p.dir, nil
+		}
+		p.log.Warn("the directory of spilled state was removed: another one is made", "dir", p.dir)
+		_ = p.lock.Close()
+		p.dir, p.lock = "", nil
 	}
 	var errs []error
 	for _, d := range p.cfg.Dirs {

@@ -100,9 +100,13 @@ func (l *spillLog) remove(f *spillFile) {
 	}
 }
 
-// discard closes and removes a file.
+// discard closes and removes a file, which may have been removed with its directory.
 func discard(f *os.File) error {
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	err := os.Remove(f.Name())
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(f.Close(), err)
 }
 
 // worst gives the file to move blocks out of, if there is so much in the files that is superseded that it is worth it.

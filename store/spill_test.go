@@ -311,3 +311,39 @@ func TestWholeStateWhenMemoryGetsShort(t *testing.T) {
 		})
 	}
 }
+
+// A directory that is removed under the process is made anew: what was in it stays readable, and whole states can be read.
+func TestRemovedSpillDirectoryIsMadeAnew(t *testing.T) {
+	keys := numberedKeys(2000)
+	var log bytes.Buffer
+	pool := testSpill(t, 1)
+	pool.log = slog.New(slog.NewTextHandler(&log, nil))
+	s, tb := counted(t, pool, keys)
+	gone := pool.dir
+	require.NoError(t, os.RemoveAll(filepath.Dir(gone)))
+	f := s.FreezeFull(2)
+	n := 0
+	for e := range f.Full() {
+		require.EqualValues(t, 1, binary.BigEndian.Uint64(e.Value))
+		n++
+	}
+	require.NoError(t, f.Err())
+	require.Equal(t, len(keys), n)
+	require.NotEqual(t, gone, pool.dir)
+	require.DirExists(t, pool.dir)
+	for _, k := range keys {
+		require.EqualValues(t, 2, increment(tb, k))
+	}
+	s.Freeze(3)
+	s.Commit(3)
+	evictAll(t, s)
+	require.NoError(t, s.compactSpill(1<<30))
+	require.NoError(t, s.EndBatch())
+	s.Close()
+	require.Zero(t, pool.Stats().DiskBytes)
+	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
+	require.NoError(t, pool.Close())
+	left, err := os.ReadDir(filepath.Dir(gone))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "the lock of the directory is left")
+}
