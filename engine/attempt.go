@@ -87,6 +87,7 @@ type owned struct {
 	quit       func()                  // ends its goroutine
 	recovered  bool                    // starts on the store's word: its committed offset is gone or of no use
 	whole      bool                    // the state is all of the committed entry, not a restore that broke off
+	spoiled    atomic.Bool             // the whole state could not be read: the next attempt reads it from the checkpoint
 	imported   bool                    // its state comes from the savepoint that the application starts from
 	leaves     *snapshot.RootRef       // the root that it was read from although it has no chain there
 	savepoints []snapshot.SavepointRef // cut at the barrier of the root that it was restored from
@@ -365,7 +366,7 @@ func (a *attempt) keepStates() {
 	}
 	a.r.kept, a.r.had = map[element.TaskID]*keptState{}, a.order
 	for id, t := range a.tasks {
-		if !t.whole || t.root == nil {
+		if !t.whole || t.root == nil || t.spoiled.Load() {
 			continue
 		}
 		// The commit notice may not have reached the task before the end.

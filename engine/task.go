@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -75,7 +76,7 @@ func (t *task) run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil // the sink or the context ended under us; the attempt is over
 			}
-			return err
+			return t.causeOf(err)
 		}
 		if did {
 			continue
@@ -101,6 +102,19 @@ func (t *task) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// causeOf gives the error of a turn. A state that cannot be read gives no values, and user code that fails at what is not
+// there is not to blame, whatever it says of it: neither its class counts nor the record.
+func (t *task) causeOf(err error) error {
+	cause := t.state.Err()
+	switch {
+	case cause == nil:
+		return err
+	case errors.Is(err, cause):
+		return fmt.Errorf("task %s: %w", t.id, cause)
+	}
+	return fmt.Errorf("task %s: %w (then failed: %v)", t.id, cause, err)
 }
 
 // turn does one thing, the most urgent, and says whether there was any: notices, barriers that may overtake, then timers and

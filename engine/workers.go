@@ -38,13 +38,14 @@ func (a *attempt) persist(id element.CheckpointID) {
 	}
 	deltas := make([]snapshot.TaskDelta, 0, len(p.acks))
 	var all []Frozen
+	var owners []*owned
 	var before []int64 // bytes of the runs that the deltas follow
 	for _, tid := range a.order {
 		ack, ok := p.acks[tid]
 		if !ok {
 			continue
 		}
-		all = append(all, ack.frozen)
+		all, owners = append(all, ack.frozen), append(owners, a.tasks[tid])
 		before = append(before, a.tasks[tid].committed.RunBytes())
 		deltas = append(deltas, a.delta(p, tid, ack))
 	}
@@ -52,16 +53,19 @@ func (a *attempt) persist(id element.CheckpointID) {
 	a.worker(p, func(ctx context.Context) event {
 		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.Persisted{}}
 		written, err := store.Persist(ctx, name, deltas)
-		if err == nil {
-			e.savepoints = cut(ctx)
-		}
-		for _, f := range all {
-			err = errors.Join(err, f.Err())
+		for i, f := range all { // before the savepoints: what they cannot read is not missing here
+			if unread := f.Err(); unread != nil {
+				err = errors.Join(unread, err)
+				if deltas[i].Full && ctx.Err() == nil {
+					owners[i].spoiled.Store(true)
+				}
+			}
 		}
 		if err != nil {
 			e.err = fmt.Errorf("write changes of checkpoint %s%s: %w", name, why, err)
 			return e
 		}
+		e.savepoints = cut(ctx)
 		for i, w := range written {
 			e.runs[deltas[i].Task] = w
 			e.count(w.Run)
