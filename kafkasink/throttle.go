@@ -198,7 +198,7 @@ func (t *throttle) waited(now, took time.Duration) (news bool) {
 	t.calm(now - took)
 	t.spell += min(took, now-t.waitedAt) // several may wait at a time
 	t.waitedAt = now
-	if t.told || t.spell < throttleSpell {
+	if t.told || t.spell < throttleSpell || t.late == 0 && t.target() > 2*t.limit { // the last: the bound is only on its way up
 		return false
 	}
 	t.told = true

@@ -259,3 +259,18 @@ func TestThrottleTellsOfASpellOnce(t *testing.T) {
 	wait(600 * time.Millisecond)
 	require.Equal(t, 2, news)
 }
+
+// Brokers that are much faster than was assumed are not told of while the bound is still on its way up.
+func TestFastBrokersAreNotToldOf(t *testing.T) {
+	c := newThrottle(50*time.Second, 64<<20)
+	now := time.Duration(0)
+	c.begin(now)
+	var acked int64
+	for range 25 { // 80 MB/s
+		now += throttleWindow
+		acked += 16 << 20
+		c.look(now, c.limit, acked)
+		require.False(t, c.waited(now, throttleWindow/2))
+	}
+	require.Greater(t, c.target(), 2*c.limit)
+}
