@@ -3,10 +3,12 @@ package processor
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +30,8 @@ const (
 	// maxControlRecord bounds a record, maxControlRuns the commands that an instance serves at once.
 	maxControlRecord = 256 << 10
 	maxControlRuns   = 8
+	// maxControlKnown bounds the commands that an instance remembers, so as to obey none twice.
+	maxControlKnown = 256
 	// controlLate is how much older than its own patience a command may be when it is read. Who asked has given up then.
 	// The age is that of fetchTimes, no clock of another machine is asked.
 	controlLate = time.Minute
@@ -99,6 +103,26 @@ type control struct {
 	runs  sync.WaitGroup
 	fresh freshness // of the reading
 	slot  chan struct{}
+	taken requests // of the reading
+}
+
+// requests are the newest commands that were begun, by the hash of their ids.
+type requests struct {
+	ids  [maxControlKnown][sha256.Size]byte
+	n    int // how many of them are set
+	next int // the oldest one, when all are
+}
+
+// add is false when the command is known.
+func (r *requests) add(request string) bool {
+	id := sha256.Sum256([]byte(request))
+	if slices.Contains(r.ids[:r.n], id) {
+		return false
+	}
+	r.ids[r.next] = id
+	r.next = (r.next + 1) % len(r.ids)
+	r.n = min(r.n+1, len(r.ids))
+	return true
 }
 
 // openControl begins to look for the end of the control topic.
@@ -190,14 +214,15 @@ func (c *control) run() {
 	}
 }
 
-// failed goes on at the end where the position is gone: the topic was deleted and made again, or trimmed.
+// failed goes on at the end where the position is gone: the topic was deleted and made again, or trimmed. The client forgets
+// the topic first, as it would go on asking for the one that it knows by id, which is gone.
 func (c *control) failed(topic string, err error) {
 	c.s.log.Debug("the control topic cannot be read", "topic", topic, "error", err)
 	at, err := c.end(c.ctx)
 	if err != nil {
 		return
 	}
-	c.cl.RemoveConsumePartitions(map[string][]int32{topic: {0}})
+	c.cl.PurgeTopicsFromClient(topic)
 	c.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(at)}})
 }
 
@@ -215,6 +240,11 @@ func (c *control) take(r *kgo.Record, age time.Duration) {
 	if age > patience+controlLate {
 		c.s.log.Warn("a command may be older than who gave it waits, and is passed over: this instance could not read the control topic for a while",
 			"command", string(rec.Command), "request", rec.Request, "for", age.Round(time.Second), "patience", patience)
+		return
+	}
+	// A sender's client may write a record twice, and a topic that was made again may be filled with what was in the old one.
+	if !c.taken.add(rec.Request) {
+		c.s.log.Warn("a command is in the control topic again, and is passed over: it was begun already", "command", string(rec.Command), "again", rec.Request)
 		return
 	}
 	c.s.log.Info("command to all instances", "command", string(rec.Command), "request", rec.Request)

@@ -25,7 +25,8 @@
 //	    line in the log; so is that of a task that leaves.
 //	I7  Who looks from outside, or commands, never delays the work: a question is given up, a command is a request like any
 //	    other. What is shown of a partition goes with it.
-//	I8  A command of the control topic is read by every instance that was a member of the group when it was sent.
+//	I8  A command of the control topic is read by every instance that was a member of the group when it was sent, unless
+//	    the topic is being made again. None is begun twice, of the newest maxControlKnown.
 //
 // Goroutines: beside those of the clients and of the engine, one keeper of the local copy (badger backend only),
 // started by openLocal, and one search for transactions of instances that are gone, when that did not succeed at once; both
