@@ -70,10 +70,18 @@ func (in *intake) closeFrom() {
 	in.from = nil
 }
 
+// sourceNames are those of the plan.
+func (a *attempt) sourceNames() (names []string) {
+	for _, s := range a.r.plan.Sources {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
 // resolveFrom is resolve for a start from a savepoint.
 func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
 	a := in.a
-	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: input.Sources}
+	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sourceNames()}
 	if snapshot.NeedsStored(in.facts) {
 		var err error
 		if want.All, err = a.r.ports.Checkpoints.List(in.ctx); err != nil {

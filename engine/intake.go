@@ -58,8 +58,10 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		DropStates:  a.r.cfg.AllowDropped,
 		Repeats:     a.r.cfg.AtLeastOnce,
 	}
-	for _, s := range a.r.plan.Sources {
-		input.Sources = append(input.Sources, s.Name)
+	if a.r.plan.HasExchange() {
+		// All of the application is here. Without an exchange a source that this plan does not have may be another instance's,
+		// in a change that is rolled out: its state is kept by the handles of its partitions, whoever owns them or nobody.
+		input.Sources = a.sourceNames()
 	}
 	for _, s := range a.r.plan.States {
 		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})

@@ -158,12 +158,14 @@ func (b besides) LoadRoots(ctx context.Context, refs []snapshot.RootRef) (map[sn
 	return roots, err
 }
 
-// TestASourceThatIsTakenOutWithItsStateIsRefused: also where no exchange is behind it.
+// TestASourceThatIsTakenOutWithItsStateIsRefused where an exchange keeps all of an application in one instance. Without one
+// the source may be another instance's, which has been changed before this one: its state is none of this one's business.
 func TestASourceThatIsTakenOutWithItsStateIsRefused(t *testing.T) {
 	w := newWorld(t, 2)
-	w.cut(countPlan(t), aligned, 100)
+	plan := func() *topology.Plan { return exchangePlan(t, 2) }
+	w.cut(plan(), aligned, 100)
 	w.wrap = func(c Checkpoints) Checkpoints { return besides{c} }
-	r, err := New(countPlan(t), w.config(), w.ports(), nil)
+	r, err := New(plan(), w.config(), w.ports(), nil)
 	require.NoError(t, err)
 	err = r.Run(t.Context())
 	require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
@@ -172,11 +174,22 @@ func TestASourceThatIsTakenOutWithItsStateIsRefused(t *testing.T) {
 	cfg := w.config()
 	cfg.AllowDropped = true
 	var dropped atomic.Pointer[snapshot.DroppedStage]
-	stop := w.startPlan(countPlan(t), cfg, w.ports(), &Listener{Dropped: func(d snapshot.DroppedStage) { dropped.Store(&d) }})
+	stop := w.startPlan(plan(), cfg, w.ports(), &Listener{Dropped: func(d snapshot.DroppedStage) { dropped.Store(&d) }})
 	w.produce(100, 7)
 	w.outputs()
 	require.NoError(t, stop())
 	w.exact()
 	require.Equal(t, "other", dropped.Load().Stage)
 	require.Equal(t, 1, dropped.Load().Subtasks)
+}
+
+func TestASourceOfAnotherInstanceIsLeftToIt(t *testing.T) {
+	w := newWorld(t, 2)
+	w.cut(countPlan(t), aligned, 100)
+	w.wrap = func(c Checkpoints) Checkpoints { return besides{c} }
+	stop := w.startPlan(countPlan(t), w.config(), w.ports(), &Listener{Dropped: func(snapshot.DroppedStage) { t.Error("dropped") }})
+	w.produce(100, 7)
+	w.outputs()
+	require.NoError(t, stop())
+	w.exact()
 }

@@ -38,7 +38,7 @@ type ResolveInput struct {
 	// that the handles of all tasks name, together with them. So Tasks must be all tasks of the application.
 	Stages []StageFacts
 	// Sources are all of the plan, whoever owns their partitions. nil: state of a source that the plan does not have is not
-	// noticed.
+	// noticed, since it may be that of an instance with another plan.
 	Sources []string
 	// States are those that the topology declares, by stage. A stage without any is stateless.
 	States map[string][]StateInfo
