@@ -294,6 +294,9 @@ func (s *Store) evict(t *Table, g *segment, floor uint32) (gone int, err error) 
 		from = to
 	}
 	sp.evicted += int64(gone)
+	if t.spill.entries == 0 {
+		t.spill = nil // nothing could be written, or all that was there is deleted
+	}
 	t.index.shrink(h)
 	return gone, err
 }

@@ -49,7 +49,7 @@ func (s *Store) withSpilled(f *Frozen) {
 	}
 	w := &spilledView{sp: sp, dirs: make([][]*bucket, len(s.tables)), bytes: sp.log.live}
 	for i, t := range s.tables {
-		if t.spill != nil {
+		if t.spill != nil && t.spill.entries > 0 {
 			w.spilled, w.dirs[i] = true, t.spill.snapshot()
 		}
 	}
@@ -115,8 +115,11 @@ func (f *Frozen) fail(err error) {
 	if errors.Is(err, os.ErrClosed) {
 		err = ErrReleased // the store was closed
 	}
-	if errors.Is(err, ErrSpill) {
+	switch {
+	case errors.Is(err, ErrSpill):
 		f.view.whole.sp.breakdown(err)
+	case !errors.Is(err, ErrReleased):
+		f.view.whole.sp.pool.failed(err) // to write; the next attempt may have to read all of it from memory
 	}
 	err = fault.Restartf(fault.Failed, "the whole state of checkpoint %d: %w", f.id, err)
 	f.failed.CompareAndSwap(nil, &err)
