@@ -50,7 +50,18 @@ type CheckpointID uint64
 type Incarnation uint64
 
 // String gives 16 lower-case hex digits.
-func (i Incarnation) String() string { return fmt.Sprintf("%016x", uint64(i)) }
+func (i Incarnation) String() string {
+	var b [16]byte
+	return string(i.append(b[:0]))
+}
+
+func (i Incarnation) append(dst []byte) []byte {
+	const digits = "0123456789abcdef"
+	for shift := 60; shift >= 0; shift -= 4 {
+		dst = append(dst, digits[i>>shift&15])
+	}
+	return dst
+}
 
 // CheckpointName is the unique name of a checkpoint: its id and the incarnation that took it.
 type CheckpointName struct {
@@ -60,7 +71,8 @@ type CheckpointName struct {
 
 // String gives <id>-<incarnation>, the form used in file names.
 func (n CheckpointName) String() string {
-	return strconv.FormatUint(uint64(n.ID), 10) + "-" + n.Incarnation.String()
+	var b [20 + 1 + 16]byte
+	return string(n.Incarnation.append(append(strconv.AppendUint(b[:0], uint64(n.ID), 10), '-')))
 }
 
 // TopicID is Kafka's 16-byte id of a topic. A topic that is deleted and created again has another one.

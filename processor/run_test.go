@@ -17,6 +17,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/internal/verify"
@@ -197,7 +198,9 @@ func TestNothingMovedCommitsNothing(t *testing.T) {
 func TestAFinalStopLeavesTheGroup(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.cl.ProduceSync(t.Context(), &kgo.Record{Key: []byte("k"), Value: []byte("short")}).FirstErr())
-	err := Run(t.Context(), countPlan(t, "leaves"), b.config())
+	cfg := b.config()
+	cfg.Restart.Exponential = restart.Exponential{InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond, Jitter: -1}
+	err := Run(t.Context(), countPlan(t, "leaves"), cfg)
 	require.ErrorContains(t, err, "offset 0")
 	require.Equal(t, 30, ExitCode(err))
 	groups, err := kadm.NewClient(b.cl).DescribeGroups(t.Context(), "leaves")

@@ -135,8 +135,11 @@ func randomHex() string {
 
 func isTemp(base string) bool {
 	hexes, ok := strings.CutSuffix(base, tempSuffix)
+	if !ok || len(hexes) != 16 {
+		return false
+	}
 	_, err := hex.DecodeString(hexes)
-	return ok && err == nil && len(hexes) == 16
+	return err == nil
 }
 
 // Put writes a new file: temporary name, write, fsync, link to the final name, which never replaces, fsync of the

@@ -56,16 +56,17 @@ func validStateName(s string) bool {
 
 // validPath accepts relative slash-separated paths of 1 to 4 valid elements whose last is not a temporary name.
 func validPath(p string) bool {
-	parts := strings.Split(p, "/")
-	if len(parts) > 4 {
-		return false
-	}
-	for _, s := range parts {
+	for n := 1; n <= 4; n++ {
+		s, rest, more := strings.Cut(p, "/")
 		if !validSegment(s) {
 			return false
 		}
+		if !more {
+			return !isTemp(s)
+		}
+		p = rest
 	}
-	return !isTemp(parts[len(parts)-1])
+	return false
 }
 
 // ParseCheckpointName reads the form that element.CheckpointName prints: <id>-<16 hex digits>.
@@ -121,12 +122,15 @@ var checkpointFiles = [...]struct {
 
 // parseFilePath recognises our files; anything else is foreignFile and left alone.
 func parseFilePath(path string) filePath {
-	parts := strings.Split(path, "/")
-	if len(parts) != 3 || !ValidName(parts[0]) || !ValidName(parts[1]) || !validPath(path) {
+	at := strings.LastIndexByte(path, '/')
+	if at < 0 {
 		return filePath{}
 	}
-	p := filePath{dir: parts[0] + "/" + parts[1]}
-	base := parts[2]
+	p, base := filePath{dir: path[:at]}, path[at+1:]
+	application, instance, ok := strings.Cut(p.dir, "/")
+	if !ok || !ValidName(application) || !ValidName(instance) || !validSegment(base) || isTemp(base) {
+		return filePath{}
+	}
 	nameText := ""
 	if rest, ok := strings.CutPrefix(base, "chk-"); ok {
 		for _, k := range checkpointFiles {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,15 @@ import (
 
 // schedules is how many random schedules a normal run takes; SIM_N asks for another number.
 const schedules = 20_000
+
+// TestMain lets the heap grow: a run lives on a few megabytes and makes a lot of garbage, so that with the usual setting the
+// collector would take a third of the time.
+func TestMain(m *testing.M) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(1600)
+	}
+	os.Exit(m.Run())
+}
 
 func envUint(t testing.TB, name string, def uint64) uint64 {
 	text := os.Getenv(name)
