@@ -74,7 +74,7 @@ func (m *Manager) CommitInitial(ctx context.Context, c checkpoint.Commit) error 
 }
 
 func (m *Manager) commit(ctx context.Context, c checkpoint.Commit) error {
-	j := &job{commit: &c, pieces: pieces(m.cfg.Group, c.Offsets)}
+	j := &job{commit: &c, pieces: m.sizes.begin(m.cfg.Group, c.Offsets)}
 	ev := Event{Kind: EvCommit, Checkpoint: c.Name.ID, Partitions: len(c.Offsets), Pieces: len(j.pieces)}
 	for i := range c.Offsets {
 		ev.HandleBytes = max(ev.HandleBytes, len(c.Offsets[i].Metadata))

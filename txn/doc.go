@@ -23,7 +23,8 @@
 //	|      |      (from open … offsets-sent)                   |               v
 //	|      |              |                                    |          offsets-sent <--+ CONCURRENT_TRANSACTIONS,
 //	|      |              v                                    |               |     |    | coordinator moves:
-//	|      +-- lost -- aborting -- nil --> aborted ------------+               |     +----+ again after a pause
+//	|      +-- lost -- aborting -- nil --> aborted ------------+               |     +----+ again after a pause;
+//	|      |                                                   |               |            too much at once: cut
 //	|      |                                                   |               v every code 0
 //	|      |                                                   |             ending
 //	|      |                                   committed <-----+--- nil -------+
@@ -53,7 +54,9 @@
 //	    would else turn the first commit on a new topic into an abort and report success.
 //	I10 The offsets of a checkpoint are in one transaction, in as many requests as the group's coordinator needs them cut
 //	    into (pieces), one after the other. The fence vouches for all partitions of the checkpoint before each. EndTransaction
-//	    is called when all pieces are accepted; one that fails has failed the commit, whatever was accepted before it.
+//	    is called when all pieces are accepted; one that fails has failed the commit, whatever was accepted before it. One that may
+//	    be too much at once is cut and sent again: what was accepted of it is accepted again, for it is the same offsets in the
+//	    same transaction.
 //
 // Plain is the same without transactions, for at-least-once: an idempotent producer and OffsetCommit, behind the methods
 // of Manager. Its own invariants:

@@ -104,6 +104,9 @@ func (m *Manager) exec(j *job, a Action) (ev Event, answered bool) {
 		return m.sendOffsets(j, c, a.Piece), true
 	case ActRetryOffsets:
 		return m.resendOffsets(j, c, a.Piece), true
+	case ActCut:
+		j.pieces = m.sizes.cut(m.cfg.Group, j.commit.Offsets, j.pieces, a.Piece)
+		return Event{Kind: EvCut, Pieces: len(j.pieces)}, true
 	case ActDrop:
 		return m.drop(j, c), true
 	case ActCommit:
@@ -299,6 +302,9 @@ func (m *Manager) errorOf(slot int, rep Report, j *job) error {
 		return ErrClosed
 	}
 	cause := j.cause
+	if cause == nil && rep.Reason == "" {
+		cause = j.notYet
+	}
 	if cause == nil {
 		cause = errors.New(rep.Reason)
 	} else if rep.Reason != "" {

@@ -61,7 +61,8 @@ const (
 	EvBegun       // Answer
 	EvFlushed     // Acked, Failed, Answer (of the first failed promise, or of the flush)
 	EvNoFence     // member and generation could not be read under the ownership epoch: Answer
-	EvOffsets     // Codes, one per partition, or Answer.Lost
+	EvOffsets     // Codes, one per partition, or Answer.Lost; Answer.Final
+	EvCut         // the piece and those after it are smaller now: Pieces
 	EvGaveUp      // the caller's context ended between two sends of the offsets
 	EvDropped     // buffered records are dropped: Answer
 	EvEnded       // EndTransaction answered: Answer
@@ -76,6 +77,9 @@ type Answer struct {
 	// Fits says of a refusal for the size that each record would have been taken on its own: only the batches were made for
 	// another limit.
 	Fits bool
+	// Final says of a refusal of the offsets of one partition, whose code may mean anything, that it is for a limit of the
+	// brokers.
+	Final bool
 }
 
 // OK says that the answer was a success.
@@ -111,6 +115,7 @@ const (
 	ActFlush                          // flush, wait for every promise; EvFlushed
 	ActOffsets                        // read the fence, send TxnOffsetCommit for Piece; EvOffsets or EvNoFence
 	ActRetryOffsets                   // the same after a pause; EvOffsets, EvNoFence or EvGaveUp
+	ActCut                            // cut Piece and those after it smaller, it has more than one partition; EvCut
 	ActDrop                           // drop what is buffered; EvDropped
 	ActCommit                         // EndTransaction(commit); EvEnded
 	ActAbort                          // EndTransaction(abort); EvEnded
@@ -118,7 +123,7 @@ const (
 )
 
 var actionNames = [...]string{"init", "close-client", "begin", "produce-marker", "flush", "send-offsets", "retry-offsets",
-	"drop-buffered", "end commit", "end abort", "report"}
+	"cut-offsets", "drop-buffered", "end commit", "end abort", "report"}
 
 // String names the action as traces print it.
 func (k ActionKind) String() string {
@@ -164,7 +169,7 @@ type Report struct {
 type Action struct {
 	Kind   ActionKind
 	Slot   int
-	Piece  int    // ActOffsets and ActRetryOffsets only: which part of the offsets, from 0
+	Piece  int    // ActOffsets, ActRetryOffsets and ActCut only: which part of the offsets, from 0
 	Report Report // ActReport only
 }
 

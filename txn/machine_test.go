@@ -55,6 +55,9 @@ func (l *ledger) check(a Action) {
 		open()
 		require.True(l.t, l.flushed, "I2: offsets before a clean flush")
 		require.Equal(l.t, l.accepted, a.Piece, "one piece after the other")
+	case ActCut:
+		open()
+		require.Equal(l.t, l.accepted, a.Piece, "what is accepted stays as it is")
 	case ActCommit:
 		open()
 		require.True(l.t, l.flushed && l.accepted == l.pieces, "I2: commit of something that was refused")
@@ -86,6 +89,9 @@ func (l *ledger) answer(a Action) (Event, bool) {
 	case ActOffsets, ActRetryOffsets:
 		ev := l.offsets(a.Kind)
 		return ev, true
+	case ActCut:
+		l.pieces = l.accepted + rapid.IntRange(1, 4).Draw(t, "pieces left")
+		return Event{Kind: EvCut, Pieces: l.pieces}, true
 	case ActDrop:
 		return Event{Kind: EvDropped, Answer: Answer{Lost: !good}}, true
 	case ActCommit:
@@ -113,7 +119,7 @@ func (l *ledger) offsets(k ActionKind) Event {
 	case n == 2 && k == ActRetryOffsets:
 		return Event{Kind: EvGaveUp}
 	}
-	codes := rapid.SliceOfN(rapid.SampledFrom([]int16{0, 0, 0, kerr.ConcurrentTransactions.Code, kerr.IllegalGeneration.Code}), 1, 4).Draw(l.t, "codes")
+	codes := rapid.SliceOfN(rapid.SampledFrom([]int16{0, 0, 0, kerr.ConcurrentTransactions.Code, kerr.IllegalGeneration.Code, kerr.UnknownServerError.Code}), 1, 4).Draw(l.t, "codes")
 	if !slices.ContainsFunc(codes, func(c int16) bool { return c != 0 }) {
 		l.accepted++
 	}
@@ -203,39 +209,4 @@ func TestACommitWhoseIDIsForgottenIsUnconfirmed(t *testing.T) {
 	require.Equal(t, Unconfirmed, acts[1].Report.State)
 	require.Equal(t, fault.Rejoin, acts[1].Report.Recovery)
 	require.Equal(t, Unconfirmed, m.State(0))
-}
-
-func TestVerdicts(t *testing.T) {
-	for _, c := range []struct {
-		step Step
-		err  error
-		rec  fault.Recovery
-		code fault.Code
-	}{
-		{StepProduce, kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
-		{StepProduce, kerr.InvalidRecord, fault.Stop, fault.BadRecord},
-		{StepProduce, kerr.TopicAuthorizationFailed, fault.Stop, fault.Denied},
-		{StepProduce, kerr.UnknownTopicOrPartition, fault.Restart, fault.UnknownTopic},
-		{StepProduce, kerr.TransactionAbortable, fault.Restart, fault.Failed},
-		{StepProduce, kerr.InvalidProducerEpoch, fault.Rejoin, fault.Fenced},
-		{StepProduce, kerr.UnknownServerError, fault.Restart, fault.Failed},
-		{StepOffsets, kerr.IllegalGeneration, fault.Rejoin, fault.Failed},
-		{StepOffsets, kerr.GroupIDNotFound, fault.Rejoin, fault.Failed},
-		{StepOffsets, kerr.FencedInstanceID, fault.Stop, fault.Fenced},
-		{StepOffsets, kerr.GroupAuthorizationFailed, fault.Stop, fault.Denied},
-		{StepOffsets, kerr.UnknownTopicID, fault.Restart, fault.Failed},
-		{StepCommit, kerr.ProducerFenced, fault.Rejoin, fault.Fenced},
-		{StepCommit, kerr.UnknownServerError, fault.Unconfirmed, fault.Failed},
-		{StepBegin, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
-		{StepProduce, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
-		{StepOffsets, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
-		{StepCommit, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
-		{StepAbort, kerr.InvalidProducerIDMapping, fault.Rejoin, fault.Failed},
-		{StepInit, kerr.InvalidTransactionTimeout, fault.Stop, fault.TransactionTimeout},
-		{StepInit, kerr.TransactionalIDAuthorizationFailed, fault.Stop, fault.Denied},
-	} {
-		rec, code := verdict(c.step, answerOf(c.err))
-		require.Equal(t, c.rec, rec, "%s: %v", c.step, c.err)
-		require.Equal(t, c.code, code, "%s: %v", c.step, c.err)
-	}
 }

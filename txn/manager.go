@@ -26,6 +26,7 @@ type Manager struct {
 	clients []*client     // under turn, by slot; nil = closed
 	marker  bool          // under turn: the marker topic is there
 	stats   Stats         // under turn: of the open transaction
+	sizes   sizes         // of the requests with offsets
 
 	gate   sync.RWMutex
 	open   *client // under gate: the client whose transaction takes records, or nil
@@ -131,8 +132,8 @@ type job struct {
 	pieces [][]checkpoint.OffsetCommit // of its offsets
 	cause  error                       // of the first action that did not succeed
 
-	pause         time.Duration // before the offsets were sent last
-	lastRetriable error         // what they were answered with
+	pause  time.Duration // before the offsets were sent last
+	notYet error         // what they were answered with, which is the cause only if that goes on
 }
 
 // noteCause keeps the first error; later ones follow from it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/internal/failpoint"
+	"github.com/millweir/millweir/internal/kafka"
 )
 
 // errNoFence is the cause when the group's member has no identity at the moment.
@@ -44,18 +45,26 @@ func (m *Manager) sendOffsets(j *job, c *client, piece int) Event {
 	resp, err := req.RequestWith(j.ctx, c.cl)
 	failpoint.Hit(failpoint.OffsetsAfter)
 	if err != nil {
+		if kafka.IsDenied(err) {
+			j.noteCause(err)
+			return Event{Kind: EvOffsets, Codes: []int16{answerOf(err).Code}} // the login, on a new connection
+		}
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
 	codes, err := offsetCodes(resp, offsets)
-	if codes == nil {
-		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
-	}
-	if err != nil && onlyRetriable(codes) {
-		j.lastRetriable = err // the cause only if time runs out
-	} else if err != nil {
+	ev := Event{Kind: EvOffsets, Codes: codes}
+	switch {
+	case codes == nil:
+		ev.Answer = j.answerLost(err)
+	case err == nil:
+		m.sizes.taken()
+	case onlyRetriable(codes, len(offsets) > 1):
+		j.notYet = err
+	default:
+		err, ev.Answer.Final = m.sizes.explain(j.ctx, c.cl, m.cfg.Group, offsets, err)
 		j.noteCause(err)
 	}
-	return Event{Kind: EvOffsets, Codes: codes}
+	return ev
 }
 
 // resendOffsets is sendOffsets after a pause that doubles. kgo retries these codes for its own commits, not for a raw
@@ -72,7 +81,7 @@ func (m *Manager) resendOffsets(j *job, c *client, piece int) Event {
 	case <-t.C:
 		return m.sendOffsets(j, c, piece)
 	case <-j.ctx.Done():
-		j.noteCause(errors.Join(j.lastRetriable, j.ctx.Err()))
+		j.noteCause(errors.Join(j.notYet, j.ctx.Err()))
 		return Event{Kind: EvGaveUp}
 	}
 }
@@ -83,9 +92,10 @@ func (j *job) answerLost(err error) Answer {
 	return Answer{Lost: true}
 }
 
-func onlyRetriable(codes []int16) bool {
+// onlyRetriable says that the offsets are sent again, and in smaller pieces if these can be cut.
+func onlyRetriable(codes []int16, cuttable bool) bool {
 	for _, c := range codes {
-		if c != 0 && c != kerr.IllegalGeneration.Code && !slices.Contains(retriable, c) {
+		if c != 0 && c != kerr.IllegalGeneration.Code && !slices.Contains(retriable, c) && !(cuttable && slices.Contains(tooMuch, c)) {
 			return false
 		}
 	}

@@ -32,7 +32,7 @@ func TestPiecesHoldAllOffsetsOnceInOrder(t *testing.T) {
 			offsets[i].Position.Topic, offsets[i].Position.Partition = "in", int32(i)
 		}
 		var all []checkpoint.OffsetCommit
-		for _, p := range pieces(group, offsets) {
+		for _, p := range new(sizes).pieces(group, offsets) {
 			require.NotEmpty(t, p)
 			size := 0
 			for _, o := range p {
@@ -55,8 +55,8 @@ func TestTheUsualOffsetsAreOnePiece(t *testing.T) {
 		offsets[i] = checkpoint.OffsetCommit{Metadata: strings.Repeat("m", 300)}
 		offsets[i].Position.Topic = "orders"
 	}
-	require.Len(t, pieces("shop", offsets), 1)
-	require.Empty(t, pieces("shop", nil))
+	require.Len(t, new(sizes).pieces("shop", offsets), 1)
+	require.Empty(t, new(sizes).pieces("shop", nil))
 }
 
 // wide is a checkpoint of 300 partitions whose handles are as long as they may be: 1.2 MB, more than the broker writes at

@@ -36,6 +36,7 @@ type Plain struct {
 	seal   bool                 // under turn
 	older  []*wave              // under turn: waves that a Seal has ended and that were not all acknowledged then
 	stats  Stats                // under turn: since the last commit
+	sizes  sizes                // of the requests with offsets
 	looked bool                 // under turn: own transactions of an earlier time were looked for
 
 	mu     sync.RWMutex // held for a moment only, never while records are handed over

@@ -82,14 +82,32 @@ func (p *Plain) commit(ctx context.Context, c checkpoint.Commit) error {
 	ctx, done := p.patient(ctx)
 	defer done()
 	start := time.Now()
-	for i, piece := range pieces(p.cfg.Group, c.Offsets) {
-		if err := p.send(ctx, cl.Client, c.Offsets, piece, i > 0); err != nil {
-			p.stats.Offsets += time.Since(start)
+	err := p.sendAll(ctx, cl.Client, c.Offsets)
+	p.stats.Offsets += time.Since(start)
+	if err != nil {
+		return err
+	}
+	p.end(Committed, c.Name.ID)
+	return nil
+}
+
+// sendAll sends the offsets piece by piece. One that may be more than the coordinator writes at once is cut, and sent in
+// smaller ones: whatever part of it was taken is taken again.
+func (p *Plain) sendAll(ctx context.Context, cl *kgo.Client, all []checkpoint.OffsetCommit) error {
+	ps := p.sizes.begin(p.cfg.Group, all)
+	for i, begun := 0, false; i < len(ps); {
+		cut, lost, err := p.send(ctx, cl, all, ps[i], begun)
+		if err != nil {
 			return err
 		}
+		begun = begun || lost || !cut
+		if cut {
+			ps = p.sizes.cut(p.cfg.Group, all, ps, i)
+			continue
+		}
+		p.sizes.taken()
+		i++
 	}
-	p.stats.Offsets += time.Since(start)
-	p.end(Committed, c.Name.ID)
 	return nil
 }
 
@@ -97,11 +115,12 @@ func (p *Plain) refused(step Step, rec fault.Recovery, code fault.Code, cause er
 	return fault.New(rec, code, "commit of group %s: %s: %w", p.cfg.Group, step, cause)
 }
 
-// send sends one piece of the offsets until it is committed or there is no hope. begun says that pieces before it are
-// committed: whatever comes now, the group no longer stands where it stood.
-func (p *Plain) send(ctx context.Context, cl *kgo.Client, all, piece []checkpoint.OffsetCommit, begun bool) error {
+// send sends one piece of the offsets until it is committed, is to be cut, or there is no hope. begun says that pieces
+// before it are committed: whatever comes now, the group no longer stands where it stood. lost says so of this one.
+func (p *Plain) send(ctx context.Context, cl *kgo.Client, all, piece []checkpoint.OffsetCommit, begun bool) (cut, lost bool, err error) {
 	var pause time.Duration
-	lost, stale := begun, 0
+	lost = begun
+	stale := 0
 	for {
 		a := p.sendOnce(ctx, cl, all, piece)
 		lost = lost || a.lost
@@ -112,7 +131,9 @@ func (p *Plain) send(ctx context.Context, cl *kgo.Client, all, piece []checkpoin
 		}
 		switch {
 		case a.err == nil:
-			return nil
+			return false, lost, nil
+		case a.large && len(piece) > 1:
+			return true, lost, nil
 		case ctx.Err() != nil:
 			a.again = false
 		case a.again:
@@ -133,7 +154,7 @@ func (p *Plain) send(ctx context.Context, cl *kgo.Client, all, piece []checkpoin
 		if lost && a.rec == fault.Restart {
 			a.rec = fault.Unconfirmed
 		}
-		return p.refused(a.step, a.rec, a.code, a.err)
+		return false, lost, p.refused(a.step, a.rec, a.code, a.err)
 	}
 }
 
@@ -146,6 +167,7 @@ type sent struct {
 	again bool // worth another send
 	lost  bool // the broker may have done it
 	stale bool // refused for its generation, see maxStale
+	large bool // perhaps refused since it is too much at once
 }
 
 // sendOnce reads the fence, which vouches for all offsets of the checkpoint, and sends a piece of them. kgo itself sends the request again over a new connection or to a
@@ -181,7 +203,15 @@ func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, all, piece []check
 		s.again = s.rec != fault.Stop && !errors.Is(err, kgo.ErrClientClosed)
 		return s
 	}
-	return judge(resp, piece)
+	s := judge(resp, piece)
+	if s.err == nil || s.again || s.large && len(piece) > 1 {
+		return s
+	}
+	var final bool
+	if s.err, final = p.sizes.explain(ctx, cl, p.cfg.Group, piece, s.err); final {
+		s.rec, s.code = plainVerdict(StepOffsets, Answer{Final: true})
+	}
+	return s
 }
 
 // judge reads the answer for each partition. The hardest refusal counts, before what may be accepted a moment later.
@@ -204,6 +234,7 @@ func judge(resp *kmsg.OffsetCommitResponse, asked []checkpoint.OffsetCommit) sen
 			s := sent{err: fmt.Errorf("%s/%d: %w", name, pt.Partition, kerr.ErrorForCode(c)), step: StepOffsets}
 			s.stale = c == kerr.IllegalGeneration.Code
 			s.again = s.stale || slices.Contains(plainRetriable, c)
+			s.large = slices.Contains(tooMuch, c)
 			s.rec, s.code = plainVerdict(StepOffsets, Answer{Code: c})
 			if worst.err == nil || (!s.again && (!hard || s.rec > worst.rec)) {
 				worst = s
@@ -222,14 +253,10 @@ func judge(resp *kmsg.OffsetCommitResponse, asked []checkpoint.OffsetCommit) sen
 // members' new assignment it takes none; whether the partitions are still ours the fence says before the next send.
 var plainRetriable = append(codesOf(kerr.RebalanceInProgress, kerr.RequestTimedOut), retriable...)
 
-// plainVerdict is verdict without transactions: nobody can fence an idempotent producer, and a broker that takes less
-// metadata than a handle has will never take it.
+// plainVerdict is verdict without transactions: nobody can fence an idempotent producer.
 func plainVerdict(step Step, a Answer) (fault.Recovery, fault.Code) {
-	switch {
-	case !a.Lost && slices.Contains(fencing, a.Code):
+	if !a.Lost && slices.Contains(fencing, a.Code) {
 		return fault.Restart, fault.Failed
-	case !a.Lost && step == StepOffsets && a.Code == kerr.OffsetMetadataTooLarge.Code:
-		return fault.Stop, fault.Failed
 	}
 	return verdict(step, a)
 }

@@ -77,9 +77,10 @@ func TestPlainAnswersToACommit(t *testing.T) {
 		{err: kerr.UnknownMemberID, times: 1, class: fault.Rejoin, code: fault.Failed},
 		{err: kerr.FencedInstanceID, times: 1, class: fault.Stop, code: fault.Fenced},
 		{err: kerr.GroupAuthorizationFailed, times: 1, class: fault.Stop, code: fault.Denied},
-		{err: kerr.OffsetMetadataTooLarge, times: 1, class: fault.Stop, code: fault.Failed},
+		{err: kerr.OffsetMetadataTooLarge, times: 1, class: fault.Stop, code: fault.Denied},
 		{err: kerr.UnknownTopicOrPartition, times: 1, class: fault.Restart, code: fault.UnknownTopic},
-		{err: kerr.UnknownServerError, times: 1, class: fault.Restart, code: fault.Failed},
+		{err: kerr.UnknownServerError, times: 1, fine: true}, // of two partitions: each alone is taken
+		{err: kerr.InvalidRequest, times: 1, class: fault.Restart, code: fault.Failed},
 	} {
 		t.Run(fmt.Sprint(c.err.Message, " ", c.times), func(t *testing.T) {
 			e := newEnv(t)

@@ -211,7 +211,7 @@ func TestPlainRefusedRecordFailsTheCheckpoint(t *testing.T) {
 			case "too large":
 				recs[0].Value = make([]byte, 2<<20)
 			case "denied", "refused", "fenced":
-				told := map[string]*kerr.Error{"denied": kerr.TopicAuthorizationFailed, "refused": kerr.PolicyViolation, "fenced": kerr.ProducerFenced}[c.name]
+				told := map[string]*kerr.Error{"denied": kerr.TopicAuthorizationFailed, "refused": kerr.InvalidRequest, "fenced": kerr.ProducerFenced}[c.name]
 				rule := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Answer: testbed.Times(1, told)})
 				defer rule.Remove()
 			}
@@ -282,10 +282,10 @@ func TestPlainLosesNothing(t *testing.T) {
 	once := func(kmsg.Request) bool { mu.Lock(); defer mu.Unlock(); produced++; return produced == 5 } // whatever is drawn
 	p := e.plain(func(c *Config) { c.Timeout = 2 * time.Second })
 	rules := []*testbed.Rule{
-		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: once, Answer: func(kmsg.Request) *kerr.Error { return kerr.PolicyViolation }}),
+		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: once, Answer: func(kmsg.Request) *kerr.Error { return kerr.InvalidRequest }}),
 		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: hit(40), Cut: true}),
 		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, When: hit(4), Cut: true}),
-		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: hit(20), Answer: func(kmsg.Request) *kerr.Error { return kerr.PolicyViolation }}),
+		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, When: hit(20), Answer: func(kmsg.Request) *kerr.Error { return kerr.InvalidRequest }}),
 	}
 	const inputs = 1500
 	next, failures := int64(0), 0

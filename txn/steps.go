@@ -35,6 +35,8 @@ func (m *Machine) Step(e Event) []Action {
 		return m.commit(e)
 	case EvNoFence, EvOffsets, EvGaveUp:
 		return m.offsets(e)
+	case EvCut:
+		return m.cut(e)
 	case EvAbort:
 		return m.abort()
 	case EvDropped:
@@ -209,7 +211,7 @@ func (m *Machine) offsets(e Event) []Action {
 	if e.Answer.Lost {
 		return m.fail(failed(StepOffsets, e.Answer))
 	}
-	var bad Report
+	var bad, large Report
 	again := len(e.Codes) == 0
 	if slices.Contains(e.Codes, kerr.IllegalGeneration.Code) {
 		m.stale++
@@ -219,6 +221,8 @@ func (m *Machine) offsets(e Event) []Action {
 		case c == 0:
 		case slices.Contains(retriable, c), c == kerr.IllegalGeneration.Code && m.stale <= maxStale:
 			again = true
+		case slices.Contains(tooMuch, c):
+			large = harder(large, failed(StepOffsets, Answer{Code: c, Final: e.Answer.Final}))
 		default:
 			bad = harder(bad, failed(StepOffsets, Answer{Code: c}))
 		}
@@ -226,6 +230,10 @@ func (m *Machine) offsets(e Event) []Action {
 	switch {
 	case bad.Failed:
 		return m.fail(bad)
+	case large.Failed && len(e.Codes) > 1:
+		return []Action{{Kind: ActCut, Slot: m.cur, Piece: m.piece}}
+	case large.Failed:
+		return m.fail(large)
 	case again:
 		return []Action{{Kind: ActRetryOffsets, Slot: m.cur, Piece: m.piece}}
 	case m.piece+1 < m.pieces:
@@ -235,6 +243,16 @@ func (m *Machine) offsets(e Event) []Action {
 	}
 	m.slots[m.cur] = Ending
 	return []Action{{Kind: ActCommit, Slot: m.cur}}
+}
+
+// cut goes on with the piece that was refused as it is now. Whatever part of it was accepted is accepted again: the same
+// offsets in the same transaction.
+func (m *Machine) cut(e Event) []Action {
+	if m.slots[m.cur] != OffsetsSent {
+		return m.refuse("no offsets were sent")
+	}
+	m.pieces, m.stale = max(m.piece+1, e.Pieces), 0
+	return []Action{{Kind: ActOffsets, Slot: m.cur, Piece: m.piece}}
 }
 
 // maxStale is how often offsets are sent again that were refused for their generation. The broker takes the group to the

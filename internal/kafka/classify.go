@@ -87,6 +87,10 @@ func Classify(err error, doing string, args ...any) error {
 		return fmt.Errorf("%s: %w", what, err)
 	case IsDenied(err):
 		return fault.Stopf(fault.Denied, "%s: the cluster refuses access: %w", what, err)
+	case errors.Is(err, kerr.PolicyViolation):
+		return fault.Stopf(fault.Denied, "%s: a policy of the cluster refuses it: %w", what, err)
+	case errors.Is(err, kerr.UnsupportedVersion):
+		return fault.Stopf(fault.BrokerTooOld, "%s: the broker does not know the request in this form: %w", what, err)
 	case IsInstanceFenced(err):
 		return fault.Stopf(fault.Fenced, "%s: another process uses the same instance id: %w", what, err)
 	case errors.Is(err, kerr.InvalidTransactionTimeout):

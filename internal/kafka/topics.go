@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -209,7 +210,40 @@ func ReadLimits(ctx context.Context, cl *kgo.Client, names []string) (Limits, er
 
 // maxRequest gives the least socket.request.max.bytes of the brokers that tell it.
 func maxRequest(ctx context.Context, cl *kgo.Client) int64 {
-	adm, least := kadm.NewClient(cl), int64(defaultMaxRequest)
+	return leastOfBrokers(ctx, cl, "socket.request.max.bytes", RequestOverhead+1, defaultMaxRequest)
+}
+
+// OffsetLimits are what a group's coordinator goes by when it takes offsets, in bytes; 0 where it cannot be read.
+type OffsetLimits struct {
+	// Metadata is the longest metadata of an offset (offset.metadata.max.bytes, the least of the brokers that tell it).
+	Metadata int64
+	// Batch is what it writes at once (max.message.bytes of OffsetsTopic).
+	Batch int64
+}
+
+// OffsetsTopic is where coordinators keep the offsets of groups.
+const OffsetsTopic = "__consumer_offsets"
+
+// ReadOffsetLimits reads them as far as it may.
+func ReadOffsetLimits(ctx context.Context, cl *kgo.Client) OffsetLimits {
+	l := OffsetLimits{Metadata: leastOfBrokers(ctx, cl, "offset.metadata.max.bytes", 0, math.MaxInt64)}
+	if l.Metadata == math.MaxInt64 {
+		l.Metadata = 0
+	}
+	configs, _ := kadm.NewClient(cl).DescribeTopicConfigs(ctx, OffsetsTopic)
+	for _, c := range configs {
+		for _, entry := range c.Configs {
+			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 64); c.Err == nil && entry.Key == "max.message.bytes" && err == nil {
+				l.Batch = n
+			}
+		}
+	}
+	return l
+}
+
+// leastOfBrokers gives the least value from from on that a broker tells of a setting, at most most.
+func leastOfBrokers(ctx context.Context, cl *kgo.Client, key string, from, most int64) int64 {
+	adm, least := kadm.NewClient(cl), most
 	meta, err := adm.BrokerMetadata(ctx)
 	if err != nil {
 		return least
@@ -217,7 +251,7 @@ func maxRequest(ctx context.Context, cl *kgo.Client) int64 {
 	configs, _ := adm.DescribeBrokerConfigs(ctx, meta.Brokers.NodeIDs()...)
 	for _, c := range configs {
 		for _, entry := range c.Configs {
-			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == "socket.request.max.bytes" && err == nil && n > RequestOverhead {
+			if n, err := strconv.ParseInt(entry.MaybeValue(), 10, 32); c.Err == nil && entry.Key == key && err == nil && n >= from {
 				least = min(least, n)
 			}
 		}
