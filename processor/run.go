@@ -248,7 +248,9 @@ func (s *service) run(ctx context.Context) error {
 		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		OpenFrom: s.openFrom, DisposeSavepoint: snapshot.DisposeSavepoint,
 		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone,
-		NewState: func(element.TaskID) engine.State { return state{store.New(store.Config{Spill: s.spill})} },
+		NewState: func(task element.TaskID) engine.State {
+			return state{store.New(store.Config{Spill: s.spill, Task: task})}
+		},
 	}
 	if s.cfg.Decorate != nil {
 		s.cfg.Decorate(&ports)

@@ -87,6 +87,22 @@ func TestSettingMemoryLimit(t *testing.T) {
 	}
 }
 
+// What a process that was killed has left of spilled state goes at the next start, whatever its backend is.
+func TestSpilledStateOfAKilledProcessGoes(t *testing.T) {
+	for _, backend := range []Backend{Badger, Memory} {
+		t.Run(fmt.Sprint(backend), func(t *testing.T) {
+			s := newSettled(t)
+			s.cfg.Backend, s.cfg.local = backend, fast
+			left := filepath.Join(s.dir, "local", s.app, store.SpillDirName, "process-1")
+			require.NoError(t, os.MkdirAll(left, 0o750))
+			require.NoError(t, os.WriteFile(filepath.Join(left, "00000001.state"), []byte("x"), 0o600))
+			stop := s.start(s.plan(0), s.cfg)
+			s.eventually(func() bool { return len(s.spillDirs()) == 0 }, "it is gone")
+			require.NoError(t, stop())
+		})
+	}
+}
+
 // State on disk that is damaged ends the attempt. The next one reads the checkpoint, and nothing wrong has come out.
 func TestDamagedSpillIsRestoredFromTheCheckpoint(t *testing.T) {
 	const keys = 8000

@@ -84,7 +84,8 @@
 //	full.go     the whole state at a freeze
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
 //	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index
-//	spill.go    Spill: budget and directory       evict.go    what leaves memory, and when
+//	spill.go    Spill: the budget                 evict.go    what leaves memory, and when
+//	spill_root.go   the directories
 //	spill_table.go  what comes back               spill_dir.go   buckets         spill_block.go  blocks and filters
 //	spill_log.go    files of blocks               spill_compact.go  moves blocks together
 //	arena_drain.go  chunks given back to the system

@@ -82,9 +82,9 @@ type madeBucket struct {
 	b      *bucket
 }
 
-func newSpiller(p *Spill) *spiller {
+func newSpiller(p *Spill, place uint32) *spiller {
 	p.stores.Add(1)
-	return &spiller{pool: p, log: spillLog{pool: p}}
+	return &spiller{pool: p, log: spillLog{pool: p, place: place}}
 }
 
 // EndBatch says that no bytes that the tables gave out are in use any more: a store that holds more than its share of the

@@ -55,16 +55,22 @@ func OpenLocals(cfg LocalConfig, dirs ...string) (*Locals, error) {
 // of gives the Local that a task belongs to, a disabled one when all are.
 func (ls *Locals) of(task element.TaskID) *Local {
 	n := uint32(len(ls.all))
-	first := uint32(task.Partition)
-	for i := range len(task.Source) { // so that the tasks with number 0 of many sources do not meet in one directory
-		first += uint32(task.Source[i])
-	}
+	first := firstPlace(task)
 	for i := range n {
 		if l := ls.all[(first%n+i)%n]; !l.disabled() {
 			return l
 		}
 	}
 	return ls.all[first%n]
+}
+
+// firstPlace is the number, modulo that of the directories, of the one in which a task has its files.
+func firstPlace(task element.TaskID) uint32 {
+	first := uint32(task.Partition)
+	for i := range len(task.Source) { // so that the tasks with number 0 of many sources do not meet in one directory
+		first += uint32(task.Source[i])
+	}
+	return first
 }
 
 func (l *Local) disabled() bool {

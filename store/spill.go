@@ -25,8 +25,8 @@ var ErrSpill = errors.New("spilled state cannot be read")
 
 // SpillConfig is the configuration of a Spill.
 type SpillConfig struct {
-	// Dirs are tried in this order when something is spilled for the first time. What processes that have ended left there
-	// is removed.
+	// Dirs are the directories over which the tasks are spread, as over those of Locals. One that cannot be written to, or is
+	// full, is left out, and what it would have goes to the next one. What processes that have ended left there is removed.
 	Dirs []string
 	// Limit in bytes is the memory that all stores of the process may hold together.
 	Limit int64
@@ -36,8 +36,8 @@ type SpillConfig struct {
 	Logger *slog.Logger
 }
 
-// Spill is the memory budget of the stores of one process, and the directory where they put what exceeds it. The
-// directory is made when the first store needs it, and nothing in it outlives the process. Its methods may be called from
+// Spill is the memory budget of the stores of one process, and the directories where they put what exceeds it. These
+// are made when a store needs them, and nothing in them outlives the process. Its methods may be called from
 // anywhere.
 type Spill struct {
 	cfg    SpillConfig
@@ -53,9 +53,8 @@ type Spill struct {
 	works sync.Pool // of *work
 
 	mu     sync.Mutex
-	dir    string // under mu: this process's own; "" until something is spilled
-	lock   *os.File
-	files  int64 // made so far
+	roots  []*spillRoot // in the order of Dirs; what is in them is under mu
+	files  int64        // made so far
 	warned bool
 	closed bool
 }
@@ -86,117 +85,10 @@ func OpenSpill(cfg SpillConfig) (*Spill, error) {
 	}
 	p := &Spill{cfg: cfg, log: cfg.Logger, freeAt: freeBytes, least: spillFileMin, works: sync.Pool{New: func() any { return new(work) }}}
 	for _, dir := range cfg.Dirs {
-		if err := wipeSpills(filepath.Join(dir, SpillDirName)); err != nil {
-			p.log.Warn("old spilled state is left where it is", "dir", filepath.Join(dir, SpillDirName), "error", err)
-		}
+		p.roots = append(p.roots, &spillRoot{dir: filepath.Join(dir, SpillDirName)})
 	}
+	RemoveOldSpills(cfg.Logger, cfg.Dirs...)
 	return p, nil
-}
-
-// wipeSpills removes the directories below dir that no living process has locked.
-func wipeSpills(dir string) error {
-	found, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	guard, err := lockFile(filepath.Join(dir, spillLockName), true)
-	if err != nil {
-		return err
-	}
-	defer guard.Close()
-	var errs []error
-	for _, d := range found {
-		if !d.IsDir() {
-			continue
-		}
-		own := filepath.Join(dir, d.Name())
-		if l, err := lockFile(filepath.Join(own, spillLockName), false); err == nil {
-			errs = append(errs, l.Close(), os.RemoveAll(own))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// claimDir gives the directory of this process, made when there is none yet or none any more. Files that were in the one
-// before are open, and stay what they are.
-func (p *Spill) claimDir() (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return "", fmt.Errorf("spill: %w", os.ErrClosed)
-	}
-	if p.dir != "" {
-		if _, err := os.Stat(p.dir); !errors.Is(err, os.ErrNotExist) {
-			return p.dir, nil
-		}
-		p.log.Warn("the directory of spilled state was removed: another one is made", "dir", p.dir)
-		_ = p.lock.Close()
-		p.dir, p.lock = "", nil
-	}
-	var errs []error
-	for _, d := range p.cfg.Dirs {
-		dir := filepath.Join(d, SpillDirName)
-		err := p.claimIn(dir)
-		if free, ok := p.freeAt(dir); err == nil && ok && free < p.cfg.MinFreeBytes {
-			err = errors.Join(fmt.Errorf("%w: %d bytes free, %d wanted", errNoSpace, free, p.cfg.MinFreeBytes), p.lock.Close(), os.RemoveAll(p.dir))
-			p.dir, p.lock = "", nil
-		}
-		if err == nil {
-			p.log.Info("state is larger than its share of memory: what was not used lately is kept on disk", "limit", p.cfg.Limit, "dir", p.dir)
-			return p.dir, nil
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", dir, err))
-	}
-	return "", errors.Join(errs...)
-}
-
-// claimIn makes and locks a directory below dir, out of the way of another process that wipes.
-func (p *Spill) claimIn(dir string) error {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
-	guard, err := lockFile(filepath.Join(dir, spillLockName), true)
-	if err != nil {
-		return err
-	}
-	defer guard.Close()
-	own, err := os.MkdirTemp(dir, "process-")
-	if err != nil {
-		return err
-	}
-	l, err := lockFile(filepath.Join(own, spillLockName), false)
-	if err != nil {
-		return errors.Join(err, os.RemoveAll(own))
-	}
-	p.dir, p.lock = own, l
-	return nil
-}
-
-// create makes a file in the directory.
-func (p *Spill) create(ext string) (*os.File, error) {
-	dir, err := p.claimDir()
-	if err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	p.files++
-	name := fmt.Sprintf("%08d.%s", p.files, ext)
-	p.mu.Unlock()
-	return os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
-}
-
-// space fails when the disk is so full that the rest is left to others.
-func (p *Spill) space() error {
-	dir, err := p.claimDir()
-	if err != nil || p.cfg.MinFreeBytes < 0 {
-		return err
-	}
-	if free, ok := p.freeAt(dir); ok && free < p.cfg.MinFreeBytes {
-		return fmt.Errorf("%w in %s: %d bytes free, %d wanted", errNoSpace, dir, free, p.cfg.MinFreeBytes)
-	}
-	return nil
 }
 
 // failed notes that something could not be written: it stays in memory, and nothing is tried for a while.
@@ -205,6 +97,9 @@ func (p *Spill) failed(err error) {
 	p.pausedUntil.Store(time.Now().Add(spillRetry).UnixNano())
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, r := range p.roots {
+		r.until = time.Time{} // all are tried again then
+	}
 	if !p.warned {
 		p.warned = true
 		p.log.Warn("state cannot be put on disk and stays in memory, above the limit", "limit", p.cfg.Limit, "dirs", p.cfg.Dirs, "error", err)
@@ -227,15 +122,17 @@ func (p *Spill) Stats() SpillStats {
 	}
 }
 
-// Close removes the directory. The stores must be closed.
+// Close removes the directories. The stores must be closed.
 func (p *Spill) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	if p.dir == "" {
-		return nil
+	var errs []error
+	for _, r := range p.roots {
+		if r.own != "" {
+			errs = append(errs, r.lock.Close(), os.RemoveAll(r.own))
+			r.own, r.lock = "", nil
+		}
 	}
-	err := errors.Join(p.lock.Close(), os.RemoveAll(p.dir))
-	p.dir, p.lock = "", nil
-	return err
+	return errors.Join(errs...)
 }

@@ -18,6 +18,7 @@ const (
 // names a block in it and no snapshot may read it. Only its owner calls it, but for read.
 type spillLog struct {
 	pool  *Spill
+	place uint32       // of the directory among the pool's
 	files []*spillFile // the last one is being written
 	disk  int64        // sum of their sizes
 	live  int64        // of blocks that are named
@@ -25,6 +26,7 @@ type spillLog struct {
 
 type spillFile struct {
 	f    *os.File
+	root *spillRoot
 	size int64
 	live int64
 	pins int // snapshots that may read it
@@ -32,36 +34,40 @@ type spillFile struct {
 
 // append writes blocks behind each other. Nothing has happened when it fails.
 func (l *spillLog) append(b []byte) (*spillFile, int64, error) {
-	if err := l.pool.space(); err != nil {
-		return nil, 0, err
+	var errs []error
+	for range l.pool.roots {
+		t, err := l.tail(int64(len(b)))
+		if err != nil {
+			errs = append(errs, err)
+			break
+		}
+		if _, err := t.f.WriteAt(b, t.size); err != nil {
+			l.pool.leave(t.root, err)
+			errs = append(errs, err)
+			continue // with another directory
+		}
+		off := t.size
+		t.size += int64(len(b))
+		l.disk += int64(len(b))
+		l.pool.disk.Add(int64(len(b)))
+		return t, off, nil
 	}
-	t, err := l.tail(int64(len(b)))
-	if err != nil {
-		return nil, 0, err
-	}
-	if _, err := t.f.WriteAt(b, t.size); err != nil {
-		return nil, 0, err
-	}
-	off := t.size
-	t.size += int64(len(b))
-	l.disk += int64(len(b))
-	l.pool.disk.Add(int64(len(b)))
-	return t, off, nil
+	return nil, 0, errors.Join(errs...)
 }
 
 // tail gives the file to write to.
 func (l *spillLog) tail(n int64) (*spillFile, error) {
 	most := max(l.pool.least, min(l.disk/spillFiles, spillFileMax))
 	if k := len(l.files); k > 0 {
-		if t := l.files[k-1]; t.size == 0 || t.size+n <= most {
+		if t := l.files[k-1]; (t.size == 0 || t.size+n <= most) && l.pool.usable(t.root) {
 			return t, nil
 		}
 	}
-	f, err := l.pool.create("state")
+	f, root, err := l.pool.create(l.place, "state", 0)
 	if err != nil {
 		return nil, err
 	}
-	l.files = append(l.files, &spillFile{f: f})
+	l.files = append(l.files, &spillFile{f: f, root: root})
 	l.tidy()
 	return l.files[len(l.files)-1], nil
 }

@@ -179,7 +179,7 @@ func TestSpillingStoreFollowsTheModel(t *testing.T) {
 	require.Greater(t, st.Loads, int64(10))
 	require.Greater(t, st.Evicted, int64(100))
 	require.Positive(t, moved)
-	files, err := os.ReadDir(pool.dir)
+	files, err := os.ReadDir(ownDir(pool))
 	require.NoError(t, err)
 	require.Len(t, files, 1, "the lock is left")
 }

@@ -22,6 +22,7 @@ const (
 type runWriter struct {
 	pool     *Spill
 	f        *os.File
+	root     *spillRoot // of f
 	from, to int64
 	buf      []byte
 }
@@ -48,7 +49,7 @@ func (w *runWriter) flush() error {
 	if len(w.buf) == 0 {
 		return nil
 	}
-	if err := w.pool.space(); err != nil {
+	if err := w.pool.space(w.root, 0); err != nil {
 		return err
 	}
 	binary.LittleEndian.PutUint32(w.buf, uint32(len(w.buf)-frameHead))

@@ -90,7 +90,7 @@ func TestDamagedSpillIsAnError(t *testing.T) {
 				for range 2 {
 					err := s.Err()
 					require.ErrorIs(t, err, ErrSpill)
-					require.ErrorContains(t, err, s.spill.pool.dir)
+					require.ErrorContains(t, err, ownDir(s.spill.pool))
 					require.Equal(t, fault.Restart, fault.RecoveryOf(err))
 					require.Equal(t, err, s.EndBatch())
 					require.Equal(t, err, s.Freeze(s.lastID+1).Err())
@@ -171,14 +171,14 @@ func TestOldSpillsAreRemoved(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, SpillDirName), "nothing is made before it is needed")
 	s, _ := counted(t, first, numberedKeys(100))
 	second := open()
-	require.DirExists(t, first.dir)
+	require.DirExists(t, ownDir(first))
 	other, _ := counted(t, second, numberedKeys(100))
-	require.NotEqual(t, first.dir, second.dir)
-	killed := first.dir
-	require.NoError(t, first.lock.Close()) // as the end of a process
+	require.NotEqual(t, ownDir(first), ownDir(second))
+	killed := ownDir(first)
+	require.NoError(t, first.roots[1].lock.Close()) // as the end of a process
 	third := open()
 	require.NoDirExists(t, killed)
-	require.DirExists(t, second.dir)
+	require.DirExists(t, ownDir(second))
 	s.Close()
 	other.Close()
 	require.NoError(t, second.Close())
@@ -319,7 +319,7 @@ func TestRemovedSpillDirectoryIsMadeAnew(t *testing.T) {
 	pool := testSpill(t, 1)
 	pool.log = slog.New(slog.NewTextHandler(&log, nil))
 	s, tb := counted(t, pool, keys)
-	gone := pool.dir
+	gone := ownDir(pool)
 	require.NoError(t, os.RemoveAll(filepath.Dir(gone)))
 	f := s.FreezeFull(2)
 	n := 0
@@ -329,8 +329,8 @@ func TestRemovedSpillDirectoryIsMadeAnew(t *testing.T) {
 	}
 	require.NoError(t, f.Err())
 	require.Equal(t, len(keys), n)
-	require.NotEqual(t, gone, pool.dir)
-	require.DirExists(t, pool.dir)
+	require.NotEqual(t, gone, ownDir(pool))
+	require.DirExists(t, ownDir(pool))
 	for _, k := range keys {
 		require.EqualValues(t, 2, increment(tb, k))
 	}

@@ -22,14 +22,16 @@ type spilledView struct {
 	spilled bool         // something was
 	files   []*spillFile // pinned, by the owner
 	bytes   int64        // of the blocks
+	memory  int64        // of the rest, at most
 
 	built atomic.Bool // the blocks are not looked at any more
 	plain bool        // written by the build, read after it: nothing could be written, and all of it is in memory
 
 	mu       sync.Mutex
-	f        *os.File // under mu, but for reading and writing; nil before the first run
-	released bool     // under mu
-	runs     []run    // written by the build, read after it
+	f        *os.File   // under mu, but for reading and writing; nil before the first run
+	root     *spillRoot // of f
+	released bool       // under mu
+	runs     []run      // written by the build, read after it
 }
 
 // run is a part of the file.
@@ -47,7 +49,7 @@ func (s *Store) withSpilled(f *Frozen) {
 	if sp == nil {
 		return
 	}
-	w := &spilledView{sp: sp, dirs: make([][]*bucket, len(s.tables)), bytes: sp.log.live}
+	w := &spilledView{sp: sp, dirs: make([][]*bucket, len(s.tables)), bytes: sp.log.live, memory: s.arena.bytes}
 	for i, t := range s.tables {
 		if t.spill != nil && t.spill.entries > 0 {
 			w.spilled, w.dirs[i] = true, t.spill.snapshot()
@@ -101,11 +103,11 @@ func (w *spilledView) file(create bool) (*os.File, error) {
 		return nil, ErrReleased
 	}
 	if w.f == nil && create {
-		f, err := w.sp.pool.create("whole")
+		f, root, err := w.sp.pool.create(w.sp.log.place, "whole", w.bytes+w.memory)
 		if err != nil {
 			return nil, err
 		}
-		w.f = f
+		w.f, w.root = f, root
 	}
 	return w.f, nil
 }
@@ -186,7 +188,7 @@ func (w *spilledView) writer() (*runWriter, error) {
 	if n := len(w.runs); n > 0 {
 		from = w.runs[n-1].to
 	}
-	return &runWriter{pool: w.sp.pool, f: f, from: from, to: from}, nil
+	return &runWriter{pool: w.sp.pool, f: f, root: w.root, from: from, to: from}, nil
 }
 
 func (w *spilledView) end(out *runWriter) error {

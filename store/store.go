@@ -33,6 +33,8 @@ type Config struct {
 	MaxBytes int64
 	// Spill is where state goes that is more than memory may hold. The store must be closed then. Nil: all is in memory.
 	Spill *Spill
+	// Task is whose state it is. Only which directory of Spill it has depends on it.
+	Task element.TaskID
 }
 
 // TableInfo names a table and the codec of its values.
@@ -78,7 +80,7 @@ func New(cfg Config) *Store {
 		byName: make(map[string]*Table), epoch: loaded + 1, floor: loaded + 1, carried: noEpoch, pool: changePool{keep: 1},
 	}
 	if cfg.Spill != nil {
-		s.spill = newSpiller(cfg.Spill)
+		s.spill = newSpiller(cfg.Spill, firstPlace(cfg.Task))
 	}
 	return s
 }
