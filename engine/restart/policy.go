@@ -68,7 +68,14 @@ func (p *Policy) Running(now time.Duration) {
 // and nothing is counted.
 func (p *Policy) Ended(now time.Duration) {
 	if a := p.current(); a != nil {
-		a.Ended = now
+		p.end(a, now)
+	}
+}
+
+func (p *Policy) end(a *Attempt, now time.Duration) {
+	a.Ended = now
+	if a.Running != never {
+		p.guard.passed(now - a.Running)
 	}
 }
 
@@ -79,7 +86,8 @@ func (p *Policy) Failed(now time.Duration, cause error) (time.Duration, *Verdict
 		p.Started(now)
 	}
 	a := p.current()
-	a.Ended, a.Cause = now, cause
+	a.Cause = cause
+	p.end(a, now)
 	n := p.strategy.failed(now)
 	if n.fresh || p.first == nil {
 		p.first = cause

@@ -235,13 +235,13 @@ func TestTheGuardNamesATimer(t *testing.T) {
 		return &topology.RecordError{Offset: -1, Step: step, Reason: io.EOF, Timer: &topology.TimerRef{Key: []byte(key), At: time.UnixMilli(at)}}
 	}
 	p := policy(t, Config{SameRecord: 2}, mid)
-	for _, err := range []error{fire("s", "k", 1500), fire("s", "k", 1501), fire("s", "l", 1500), fire("t", "k", 1500), badRecord(-1, io.EOF), badRecord(0, io.EOF)} {
+	for _, err := range []error{fire("s", "k", 1500), fire("s", "l", 1500), fire("t", "k", 1500), badRecord(-1, io.EOF), badRecord(0, io.EOF)} {
 		_, v := p.Failed(0, err)
 		require.Nil(t, v, err)
 	}
 	_, v := p.Failed(0, fire("s", "k", 1500))
 	require.NotNil(t, v)
-	require.Equal(t, `timer of step s, key "k", at 1970-01-01T00:00:01.5Z fails every time: 2 attempts failed at it, after 6 restarts; cause: step s: timer of key "k" at 1970-01-01T00:00:01.500Z: EOF`, v.Error())
+	require.Equal(t, `timer of step s, key "k", at 1970-01-01T00:00:01.5Z fails every time: 2 attempts failed at it, after 5 restarts; cause: step s: timer of key "k" at 1970-01-01T00:00:01.500Z: EOF`, v.Error())
 }
 
 func TestTheGuardNamesARecordOfATimer(t *testing.T) {
@@ -249,7 +249,7 @@ func TestTheGuardNamesARecordOfATimer(t *testing.T) {
 		return fault.Restartf(fault.BadRecord, "%w", &topology.RecordError{Offset: -1, Step: step, Reason: io.EOF, Timer: &topology.TimerRef{Key: []byte(key), At: time.UnixMilli(at)}, Emitted: emitted})
 	}
 	p := policy(t, Config{SameRecord: 2}, mid)
-	for _, err := range []error{fails("s", "k", 1500, true), fails("s", "k", 1500, false), fails("s", "k", 1501, true), fails("s", "l", 1500, true), fails("t", "k", 1500, true)} {
+	for _, err := range []error{fails("s", "k", 1500, true), fails("s", "k", 1500, false), fails("s", "l", 1500, true), fails("t", "k", 1500, true)} {
 		_, v := p.Failed(0, err)
 		require.Nil(t, v, err)
 	}
@@ -258,7 +258,46 @@ func TestTheGuardNamesARecordOfATimer(t *testing.T) {
 	require.True(t, v.Poison)
 	require.Equal(t, fault.BadRecord, fault.CodeOf(v.Fault()))
 	require.Equal(t, fault.Stop, fault.RecoveryOf(v.Fault()))
-	require.Equal(t, `record of a timer at step s, key "k", at 1970-01-01T00:00:01.5Z fails every time: 2 attempts failed at it, after 5 restarts; cause: step s: record of a timer, key "k", at 1970-01-01T00:00:01.500Z: EOF`, v.Error())
+	require.Equal(t, `record of a timer at step s, key "k", at 1970-01-01T00:00:01.5Z fails every time: 2 attempts failed at it, after 4 restarts; cause: step s: record of a timer, key "k", at 1970-01-01T00:00:01.500Z: EOF`, v.Error())
+}
+
+// A timer that is set anew in each attempt, or a record of one that has the time of the attempt, is recognised by step and
+// key, unless attempts have run for so long in between that it is another one; one that has the same time is the same.
+func TestTheGuardKnowsATimerThatHasAnotherTimeInEachAttempt(t *testing.T) {
+	fails := func(key string, at int64, emitted bool) error {
+		return fault.Restartf(fault.BadRecord, "%w", &topology.RecordError{Offset: -1, Step: "s", Reason: io.EOF, Timer: &topology.TimerRef{Key: []byte(key), At: time.UnixMilli(at)}, Emitted: emitted})
+	}
+	for _, emitted := range []bool{false, true} {
+		p := policy(t, Config{SameRecord: 3}, mid)
+		now := time.Duration(0)
+		attempt := func(runs time.Duration, err error) *Verdict {
+			p.Started(now)
+			p.Running(now)
+			now += runs
+			_, v := p.Failed(now, err)
+			now += time.Hour // a delay is no sign of health
+			return v
+		}
+		require.Nil(t, attempt(time.Minute, fails("k", 1, emitted)))
+		require.Nil(t, attempt(time.Minute, fails("k", 2, emitted)))
+		require.Nil(t, attempt(time.Minute, fails("k", 3, !emitted)))
+		require.Nil(t, attempt(anewWithin/2, io.EOF))
+		p.Started(now)
+		p.Running(now)
+		now += anewWithin / 2
+		p.Ended(now)
+		require.Nil(t, attempt(time.Minute, fails("k", 4, emitted)), "too late")
+		require.Nil(t, attempt(time.Minute, fails("k", 5, emitted)))
+		v := attempt(time.Minute, fails("k", 6, emitted))
+		require.NotNil(t, v)
+		require.Equal(t, 3, v.Failures)
+		require.ErrorContains(t, v.First, "00:00:00.004Z")
+
+		p = policy(t, Config{SameRecord: 3}, mid)
+		require.Nil(t, attempt(24*time.Hour, fails("k", 1, emitted)))
+		require.Nil(t, attempt(24*time.Hour, fails("k", 1, emitted)))
+		require.NotNil(t, attempt(24*time.Hour, fails("k", 1, emitted)))
+	}
 }
 
 func TestRecordsThatAreNone(t *testing.T) {
