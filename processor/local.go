@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,8 @@ type localPace struct {
 }
 
 const (
+	// leaveAfter is how long closing waits for the keeper when the time is over: for one read from a disk.
+	leaveAfter = 2 * time.Second
 	// localDuty bounds the share of a core that reading takes to 1/localDuty. The writer has such a bound of its own.
 	localDuty      = 10
 	localRetryMost = 10 * time.Minute
@@ -161,12 +164,17 @@ func (k *keeper) close(within time.Duration) {
 	if within <= 0 {
 		k.stop()
 	}
-	<-k.done
+	left := time.NewTimer(max(0, within) + leaveAfter)
+	defer left.Stop()
+	select {
+	case <-k.done:
+	case <-left.C: // it waits for a disk that does not answer, and ends with the process
+	}
 	timer.Stop()
 	k.stop()
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
-	if err := k.local.CloseWithin(ctx); err != nil {
+	if err := k.local.CloseWithin(ctx); err != nil && !errors.Is(err, store.ErrAbandoned) {
 		k.log.Warn("the local copy of the state was not written to its end and may be built anew at the next start", "error", err)
 	}
 }

@@ -59,6 +59,8 @@
 //	I9  In a Local, a task's record says applied only if its data is the state at the checkpoint that it names: intent,
 //	    sync, data, sync, applied, sync, in this order, and data is dropped only when no record names it.
 //	I10 An error of a Local never reaches the service: it disables the copy (once, in the log) or gives up one task's.
+//	    So it is with faults of mapped files in goroutines that call Badger; those in Badger's own end the process, and
+//	    the looks before each write keep them rare.
 //	I11 What Load gives without an error is, to the entry, what was written up to the version that it names. The record
 //	    holds the number of entries and a sum over their checksums, which each flush brings forward by what it
 //	    replaces; Badger alone does not notice that something is missing.
@@ -73,7 +75,8 @@
 //
 // Goroutines: a Store starts none and belongs to its task's goroutine; a Frozen may be read by one or more others. A
 // Local has one writer, started by OpenLocal and ended by Close, beside those that Badger owns; its methods may be
-// called from anywhere.
+// called from anywhere. Close leaves a writer that waits for a disk that does not answer, with what writes the marker of that:
+// they end with the process.
 //
 // Files:
 //
@@ -93,7 +96,8 @@
 //	local.go    Local: what the engine calls      local_entries.go collects changes for it
 //	local_load.go   reads and verifies a task's copy          local_verify.go verifies Badger's tables before it opens
 //	local_flush.go  the writer                                local_previous.go what a flush replaces
-//	local_open.go, local_pending.go, local_format.go          local_space.go what is not done on a full disk, with
+//	local_files.go  what is looked at so that Badger does not end the process; faults of mapped files
+//	local_open.go, local_pending.go, local_format.go, local_log.go    local_space.go what is not done on a full disk, with
 //	local_unix.go, local_other.go how full it is
 //	locals.go   Locals: a Local in each of several directories
 //

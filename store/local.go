@@ -41,7 +41,8 @@ type LocalConfig struct {
 
 	// left is the number of directories that are in use, when there are several for the copies of an instance.
 	left     *atomic.Int32
-	memTable int64 // size at which Badger writes a table; memTableSize but in tests
+	memTable int64         // size at which Badger writes a table; memTableSize but in tests
+	grace    time.Duration // for a write and for closing the database when the time to close is over; closeGrace but in tests
 }
 
 const defaultDutyCycle = 10
@@ -58,6 +59,7 @@ func (c *LocalConfig) setDefaults() error {
 	c.MaxPendingBytes = orDefault(c.MaxPendingBytes, 32<<20)
 	c.memTable = orDefault(c.memTable, memTableSize)
 	c.CloseTimeout = orDefault(c.CloseTimeout, 10*time.Second)
+	c.grace = orDefault(c.grace, closeGrace)
 	if c.MinFreeBytes == 0 {
 		c.MinFreeBytes = 256 << 20
 	}
@@ -95,8 +97,9 @@ type Local struct {
 	dir string
 	db  *badger.DB // used by the writer; others read under dbMu
 
-	lock   *os.File // keeps others off the directory; nil when this Local has let go of it
-	unsafe bool     // of the writer: a write has failed, and Badger would try it again for ever before it closes
+	lock   *os.File         // keeps others off the directory; nil when this Local has let go of it
+	sizes  map[string]int64 // of the writer: of the database's mapped files, when they were last looked at
+	unsafe atomic.Bool      // a write has failed, and Badger would try it again for ever before it closes; or a file is cut off
 
 	dbMu      sync.RWMutex // write-locked to close db
 	abandoned atomic.Bool  // the database was not closed
@@ -117,6 +120,7 @@ type Local struct {
 	stop   context.CancelFunc
 	done   chan struct{} // closed when the writer has ended
 	freeAt func(dir string) (int64, bool)
+	list   func(dir string) ([]os.DirEntry, error)
 }
 
 // localTask is the copy of one task. Guarded by Local.mu.
@@ -274,7 +278,9 @@ func (l *Local) Stats() LocalStats {
 	st := l.stats
 	st.PendingBytes = l.pendingBytes()
 	l.mu.Unlock()
-	l.dbMu.RLock()
+	if !l.dbMu.TryRLock() {
+		return st // it is being closed, which may take as long as the disk takes
+	}
 	defer l.dbMu.RUnlock()
 	if l.db != nil {
 		lsm, vlog := l.db.Size()

@@ -46,6 +46,9 @@ func (l *Local) run(ctx context.Context) {
 		case <-l.wake:
 		case <-timer.C:
 		}
+		if l.unsafe.Load() { // a reader has met a file that is cut off
+			return
+		}
 		work, hurry, closing := l.look()
 		if wait := time.Until(last.Add(l.rest(busy))); work && !hurry && wait > 0 {
 			timer.Reset(wait)
@@ -103,12 +106,14 @@ func (l *Local) flush(ctx context.Context) (busy time.Duration, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
-			l.unsafe = true
+			l.unsafe.Store(true)
 		}
 		if err != nil && (ctx.Err() == nil || noSpace(err)) {
 			l.disable(err)
 		}
-		l.unsafe = l.unsafe || err != nil && !errors.Is(err, context.Cause(ctx))
+		if err != nil && !errors.Is(err, context.Cause(ctx)) {
+			l.unsafe.Store(true)
+		}
 		for _, c := range w.waiters {
 			c <- err
 		}
@@ -119,6 +124,7 @@ func (l *Local) flush(ctx context.Context) (busy time.Duration, err error) {
 	if err := l.checkWritable(); err != nil {
 		return 0, err
 	}
+	w.version = l.db.MaxVersion() + 1
 	if err := w.write(ctx); err != nil {
 		return 0, err
 	}
@@ -145,7 +151,7 @@ type flusher struct {
 
 // take captures what is pending; new changes are collected apart from now on.
 func (l *Local) take() *flusher {
-	w := &flusher{l: l, version: l.db.MaxVersion() + 1, start: time.Now()}
+	w := &flusher{l: l, start: time.Now()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, t := range l.tasks {
@@ -309,7 +315,7 @@ func (w *flusher) data(ctx context.Context, b *flushTask) error {
 			failed = w.l.moment(nil)
 		}
 		if failed == nil {
-			failed = w.l.checkSpace()
+			failed = w.l.checkWritable()
 		}
 		if failed == nil {
 			failed = w.pause(ctx, time.Since(begin))

@@ -19,6 +19,8 @@ var (
 	ErrNoCopy = errors.New("no local copy")
 	// ErrDamaged: what the database holds is not what was written to it.
 	ErrDamaged = errors.New("the local copy is damaged")
+	// ErrAbandoned: the copy's writer was stuck when it was closed. It was left, and that was said.
+	ErrAbandoned = errors.New("the local copy was abandoned")
 )
 
 // loadFlush bounds how long Load waits for a flush that is writing the task.
@@ -118,6 +120,10 @@ func (l *Local) load(ctx context.Context, task element.TaskID, t *localTask, acc
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("task %s: %w: panic: %v", task, ErrDamaged, p)
+			if isFault(p) {
+				err = fmt.Errorf("task %s: %w: a file of it is cut off, or its disk cannot be read: %v", task, ErrDamaged, p)
+				l.setAside(err)
+			}
 		}
 	}()
 	return l.db.View(func(txn *badger.Txn) error {

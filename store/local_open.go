@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
@@ -23,6 +23,7 @@ const (
 	localLock     = "lock" // beside the database, so that it stays when that is removed
 
 	memTableSize = 16 << 20
+	closeGrace   = 4 * time.Second
 	// Larger entries would go to the value log or exceed a transaction; a task that has one goes without a copy.
 	localMaxValue = 1 << 19
 	localMaxKey   = 32 << 10
@@ -31,13 +32,16 @@ const (
 // OpenLocal opens or creates the local copy in a directory and starts its writer. The error is about the
 // configuration only: a copy that cannot be opened is made anew, and when that fails, too, what is returned is disabled
 // and has said so.
-func OpenLocal(cfg LocalConfig) (*Local, error) {
+func OpenLocal(cfg LocalConfig) (*Local, error) { return openListing(cfg, os.ReadDir) }
+
+// openListing is OpenLocal with a way to read directories.
+func openListing(cfg LocalConfig, list func(dir string) ([]os.DirEntry, error)) (*Local, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
 	l := &Local{
 		cfg: cfg, log: cfg.Logger, tasks: make(map[element.TaskID]*localTask), nextNumber: 1,
-		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), freeAt: freeBytes,
+		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), freeAt: freeBytes, list: list,
 	}
 	l.open()
 	return l, nil
@@ -60,6 +64,7 @@ func (l *Local) open() {
 // openIn opens the copy in one directory. One that is damaged is removed and made anew. What another process works on
 // looks damaged at times, so nothing is looked at before the directory is locked.
 func (l *Local) openIn(dir string) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // as in run
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
@@ -79,22 +84,35 @@ func (l *Local) openIn(dir string) (err error) {
 		return err
 	}
 	if damage != nil {
-		l.log.Warn("the local copy of the state is damaged and will be built anew", "dir", dir, "error", damage)
 		if err := os.RemoveAll(filepath.Join(dir, "db")); err != nil {
-			return err
+			return errors.Join(damage, err)
 		}
+		l.log.Warn("the local copy of the state is damaged and will be built anew", "dir", dir, "error", damage)
 		if db, damage, err = l.tryOpen(dir); err != nil || damage != nil {
 			return errors.Join(err, damage)
 		}
 	}
 	l.db = db
-	if err := l.read(db); err != nil { // what damage there was is dropped: it could not be written
-		l.unsafe = true
+	if err = l.prepare(db); err != nil { // what damage there was is dropped: it could not be written
+		l.unsafe.Store(true)
 		l.closeDB()
 		return err
 	}
-	db.SetDiscardTs(db.MaxVersion())
 	return nil
+}
+
+// prepare readies a database that was opened.
+func (l *Local) prepare(db *badger.DB) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	if err := l.read(db); err != nil {
+		return err
+	}
+	db.SetDiscardTs(db.MaxVersion())
+	return l.checkSizes()
 }
 
 // tryOpen opens the database. Badger ends the process on some kinds of damage; a marker that is there only while it
@@ -117,13 +135,17 @@ func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
 		}
 		if rerr := os.Remove(marker); rerr != nil && err == nil {
 			if err = rerr; db != nil { // it could not be written at all
-				l.db, l.unsafe = db, true
+				l.unsafe.Store(true)
+				l.db = db
 				l.closeDB()
 				db = nil
 			}
 		}
 	}()
 	opt := l.badgerOptions(filepath.Join(dir, "db"))
+	if damage, err := l.verifyFiles(opt.Dir); damage != nil || err != nil {
+		return nil, damage, err
+	}
 	if err := verifyTables(opt.Dir, opt); err != nil {
 		return nil, err, nil
 	}
@@ -154,7 +176,7 @@ func (l *Local) badgerOptions(dir string) badger.Options {
 	o.MetricsEnabled = false
 	o.NumVersionsToKeep = 1
 	o.ChecksumVerificationMode = options.OnBlockRead // verifyTables has read them
-	o.Logger = badgerLog{l.log, &l.abandoned}
+	o.Logger = newBadgerLog(l.log, &l.abandoned)
 	return o
 }
 
@@ -262,11 +284,16 @@ func (l *Local) Close() error {
 }
 
 // CloseWithin writes what is pending until ctx ends, and closes the database. When the time is over the copy is left as
-// it is: the tasks that were being written will be built anew.
+// it is: the tasks that were being written will be built anew. When a write, or closing the database, does not come back
+// within some seconds more, the copy is abandoned: the error is ErrAbandoned then, and has been said.
 func (l *Local) CloseWithin(ctx context.Context) error {
 	l.mu.Lock()
 	l.closing = true
+	left := errors.Is(l.why, ErrAbandoned)
 	l.mu.Unlock()
+	if left {
+		return fmt.Errorf("%s: %w", l.dir, ErrAbandoned)
+	}
 	var err error
 	if ctx.Err() == nil { // else the writer must not begin
 		l.kick()
@@ -277,26 +304,34 @@ func (l *Local) CloseWithin(ctx context.Context) error {
 		}
 	}
 	l.stop()
-	<-l.done // at most one slice of a flush and the closing of the database
-	return err
-}
-
-// badgerLog passes Badger's messages on. What it calls information is detail here. An abandoned database, which tries in vain
-// every second for as long as the process lives, says nothing.
-type badgerLog struct {
-	log       *slog.Logger
-	abandoned *atomic.Bool
-}
-
-func (b badgerLog) Errorf(f string, a ...any)   { b.say(slog.LevelError, f, a) }
-func (b badgerLog) Warningf(f string, a ...any) { b.say(slog.LevelWarn, f, a) }
-func (b badgerLog) Infof(f string, a ...any)    { b.say(slog.LevelDebug, f, a) }
-func (b badgerLog) Debugf(string, ...any)       {}
-
-func (b badgerLog) say(level slog.Level, f string, a []any) {
-	if !b.abandoned.Load() {
-		b.log.Log(context.Background(), level, "badger: "+line(f, a))
+	grace := time.NewTimer(l.cfg.grace)
+	defer grace.Stop()
+	select {
+	case <-l.done: // at most one slice of a flush and the closing of the database
+		return err
+	case <-grace.C:
+		return l.leave()
 	}
 }
 
-func line(f string, a []any) string { return strings.TrimSpace(fmt.Sprintf(f, a...)) }
+// leave abandons the copy while its writer waits for a disk that does not answer, or for Badger, which waits for ever for
+// room when it cannot write its tables. Nobody waits for the writer from here on: it ends with the process, and so does the
+// lock of the directory. The disk may not answer to the marker either; without it the tasks' records say how far they came.
+func (l *Local) leave() error {
+	l.abandoned.Store(true)
+	l.mu.Lock()
+	l.stats.Disabled, l.why = true, ErrAbandoned
+	l.mu.Unlock()
+	result := make(chan error, 1)
+	go func() { result <- os.WriteFile(filepath.Join(l.dir, openingMarker), nil, 0o640) }()
+	timer := time.NewTimer(l.cfg.grace / 4)
+	defer timer.Stop()
+	marked := false
+	select {
+	case err := <-result:
+		marked = err == nil
+	case <-timer.C:
+	}
+	l.log.Warn("the local copy of the state is abandoned, since a write to it does not come back; it will be built anew at the next start", "dir", l.dir, "marked", marked)
+	return fmt.Errorf("%s: %w", l.dir, ErrAbandoned)
+}

@@ -29,10 +29,19 @@ func (l *Local) checkSpace() error {
 
 // checkWritable is checkSpace, and fails when no file can be made beside those of the database: no inode is left, the file
 // system is read only, or the directory is gone. Badger tries for ever to make the file that it needs, also when it closes.
+// It fails, too, when a file of the database was cut off.
 func (l *Local) checkWritable() error {
 	if err := l.checkSpace(); err != nil {
 		return err
 	}
+	if err := l.probe(); err != nil {
+		return err
+	}
+	return l.checkSizes()
+}
+
+// probe makes a file beside those of the database, and removes it.
+func (l *Local) probe() error {
 	probe := filepath.Join(l.dir, "db", "probe")
 	f, err := os.OpenFile(probe, os.O_WRONLY|os.O_CREATE, 0o640)
 	if err != nil {
@@ -55,8 +64,10 @@ func (l *Local) closeDB() {
 		}
 	}()
 	if err := l.mayClose(); err != nil {
-		l.abandoned.Store(true)
 		l.keepLock()
+		if l.abandoned.Swap(true) {
+			return // that was said, and the copy is marked
+		}
 		marker := os.WriteFile(filepath.Join(l.dir, openingMarker), nil, 0o640) // without it the tasks' records say how far it came
 		l.log.Warn("the local copy of the state is not closed, since that might not end, or end the process; it will be built anew", "dir", l.dir, "reason", err, "marked", marker == nil)
 		return
@@ -68,8 +79,11 @@ func (l *Local) closeDB() {
 }
 
 func (l *Local) mayClose() error {
-	if l.unsafe {
-		return errors.New("writing to it has failed")
+	if l.abandoned.Load() {
+		return ErrAbandoned
+	}
+	if l.unsafe.Load() {
+		return errors.New("writing to it has failed, or a file of it is cut off")
 	}
 	return l.checkWritable()
 }

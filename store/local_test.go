@@ -54,6 +54,12 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
+func (b *lockedBuffer) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.b.Reset()
+}
+
 // localFixture is a local copy and a store whose checkpoints go into it.
 type localFixture struct {
 	t     *testing.T

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -13,6 +14,8 @@ import (
 const sameRequest = 250 * time.Millisecond
 
 func main() {
+	log.SetFlags(0) // Badger ends the process by log.Fatal on some errors of its files: a line like those of others
+	log.SetPrefix("processor: ")
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
