@@ -61,7 +61,7 @@ func runChild(ctx context.Context, o options) error {
 // measure runs one contender over the input until every record has its output, stops it, and verifies the output.
 func measure(ctx context.Context, cl *kgo.Client, o options, name, out string) (result, error) {
 	res := result{name: name}
-	if err := createTopic(ctx, cl, out, o.partitions32()); err != nil {
+	if _, err := kafka.EnsureTopic(ctx, cl, out, o.partitions32(), nil); err != nil {
 		return res, err
 	}
 	dir, err := os.MkdirTemp("", "bench-")

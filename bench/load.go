@@ -3,12 +3,11 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/internal/kafka"
 )
 
 // workload is COUNT's input: uniformly drawn keys, a big-endian amount at the beginning of the value.
@@ -27,17 +26,6 @@ func next(s *uint64) uint64 {
 	return z ^ (z >> 31)
 }
 
-func createTopic(ctx context.Context, cl *kgo.Client, name string, partitions int32) error {
-	resp, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, -1, nil, name)
-	if err == nil {
-		err = resp.Err
-	}
-	if errors.Is(err, kerr.TopicAlreadyExists) {
-		err = nil
-	}
-	return err
-}
-
 // load fills the input topic.
 func load(ctx context.Context, brokers []string, topic string, w workload) error {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic), kgo.ProducerBatchCompression(kgo.NoCompression()),
@@ -46,7 +34,7 @@ func load(ctx context.Context, brokers []string, topic string, w workload) error
 		return err
 	}
 	defer cl.Close()
-	if err := createTopic(ctx, cl, topic, w.partitions); err != nil {
+	if _, err := kafka.EnsureTopic(ctx, cl, topic, w.partitions, nil); err != nil {
 		return fmt.Errorf("create %s: %w", topic, err)
 	}
 	state := w.seed

@@ -125,7 +125,7 @@ func unknownTopics(missing []string) error {
 
 // EnsureTopic creates a topic with the broker's default replication unless it is there, and gives its id. A topic
 // that exists is left as it is, whatever its partitions and configuration are. The brokers get 15 s to list what was made
-// or found; later the error is one that a new attempt may cure.
+// or found, and all of them as long again to list what was made with leaders; later the error is one that a new attempt may cure.
 func EnsureTopic(ctx context.Context, cl *kgo.Client, name string, partitions int32, config map[string]*string) (element.TopicID, error) {
 	_, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, -1, config, name)
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
@@ -139,9 +139,13 @@ func EnsureTopic(ctx context.Context, cl *kgo.Client, name string, partitions in
 		}
 		return t[name].ID, nil
 	}
+	made := err == nil
 	t, err := describeTopics(ctx, cl, []string{name}, madeGrace)
 	if fault.CodeOf(err) == fault.UnknownTopic {
 		return element.TopicID{}, fault.Restartf(fault.UnknownTopic, "topic %s was made or found a moment ago, and the brokers do not list it yet: %w", name, err)
+	}
+	if err == nil && made {
+		err = awaitLeaders(ctx, cl, name)
 	}
 	if err != nil {
 		return element.TopicID{}, err

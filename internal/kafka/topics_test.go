@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,25 @@ func TestEnsureTopicWaitsUntilTheBrokersListWhatItMade(t *testing.T) {
 	id, err := EnsureTopic(within(t, 10*time.Second), cl, topic, 1, nil)
 	require.NoError(t, err)
 	require.False(t, id.IsZero())
+}
+
+// What was just made can be used through every broker when EnsureTopic returns: a client that asks the one that learns of it
+// late is told that there is no such topic.
+func TestEnsureTopicWaitsForEveryBroker(t *testing.T) {
+	b, fake := fakeBed(t, 0, "one broker that is behind", kfake.NumBrokers(3))
+	cl, topic := client(t, b.cfg), b.Name("late")
+	late := fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Nodes: []int32{1}, Topic: topic, Err: kerr.UnknownTopicOrPartition, Count: -1})
+	var known atomic.Bool
+	defer time.AfterFunc(topicGrace/2, func() { known.Store(true); late.Remove() }).Stop()
+	_, err := EnsureTopic(within(t, 10*time.Second), cl, topic, 3, nil)
+	require.NoError(t, err)
+	require.True(t, known.Load(), "a broker does not know it yet")
+
+	// One that was there is not waited for.
+	late = fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Nodes: []int32{1}, Topic: topic, Err: kerr.LeaderNotAvailable, Count: -1})
+	defer late.Remove()
+	_, err = EnsureTopic(within(t, 10*time.Second), cl, topic, 3, nil)
+	require.NoError(t, err)
 }
 
 // Brokers refuse two topics whose names differ in '.' and '_' only, since their metrics would have one name. No new attempt
