@@ -24,12 +24,11 @@ type localPace struct {
 	retry time.Duration // before a copy is built anew a second time, doubled up to retryMost; default 10 s
 	high  int64         // bytes that wait to be written above which nothing is read; default 16 MiB
 	close time.Duration // for the last reads and the last write; default 5 s
+	leave time.Duration // beyond that for one read from a disk; default 2 s
 	spare time.Duration // before copies go whose tasks another instance has taken while this one was down; default 1 h
 }
 
 const (
-	// leaveAfter is how long closing waits for the keeper when the time is over: for one read from a disk.
-	leaveAfter = 2 * time.Second
 	// localDuty bounds the share of a core that reading takes to 1/localDuty. The writer has such a bound of its own.
 	localDuty      = 10
 	localRetryMost = 10 * time.Minute
@@ -42,6 +41,7 @@ func (p localPace) withDefaults() localPace {
 	orDefault(&p.retry, 10*time.Second)
 	orDefault(&p.high, 16<<20)
 	orDefault(&p.close, 5*time.Second)
+	orDefault(&p.leave, 2*time.Second)
 	orDefault(&p.spare, time.Hour)
 	return p
 }
@@ -164,7 +164,7 @@ func (k *keeper) close(within time.Duration) {
 	if within <= 0 {
 		k.stop()
 	}
-	left := time.NewTimer(max(0, within) + leaveAfter)
+	left := time.NewTimer(max(0, within) + k.pace.leave)
 	defer left.Stop()
 	select {
 	case <-k.done:

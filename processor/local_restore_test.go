@@ -429,3 +429,26 @@ func TestKeeperTrustsOnlyItsOwnMerges(t *testing.T) {
 	require.Equal(t, built+1, l.log.count(builtAnew))
 	l.stop(time.Second)
 }
+
+// The keeper waits for a disk that does not answer.
+func TestAReadThatDoesNotComeBackDoesNotHoldUpTheStop(t *testing.T) {
+	l := newLine(t)
+	l.pace.leave = 50 * time.Millisecond
+	l.checkpoint(changes{task0: {put(0, "a", "1")}})
+	l.start()
+	l.announce()
+	l.settled()
+	l.keeper.mu.Lock() // what stands for the read: it gets no further
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		l.stop(50 * time.Millisecond)
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(3 * time.Second):
+		require.Fail(t, "closing the copy does not end")
+	}
+	l.keeper.mu.Unlock()
+	<-l.keeper.done
+}
