@@ -4,14 +4,11 @@ package integration
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +18,7 @@ import (
 
 	"github.com/millweir/millweir/integration/kafkatest"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // asJob makes the test binary a job of the Go DSL: see jobs_test.go.
@@ -30,21 +28,10 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(asJob); name != "" {
 		os.Exit(runJob(name))
 	}
-	moreAtOnce()
+	testbed.MoreAtOnce(2)
 	code := m.Run()
 	shared.close()
 	os.Exit(code)
-}
-
-// moreAtOnce lets more tests run side by side than there are processors, unless -parallel says how many: those that may, wait
-// most of the time.
-func moreAtOnce() {
-	flag.Parse()
-	asked := false
-	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
-	if !asked {
-		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))) // it is a number
-	}
 }
 
 // shared is what the tests of one run have in common, each made when it is first asked for.
@@ -110,7 +97,6 @@ func (b *builder) command(args ...string) {
 
 // processorBinary builds the command as it is shipped and gives its path.
 func processorBinary(t *testing.T) string {
-	t.Helper()
 	t.Helper()
 	b := &shared.binary
 	b.once.Do(func() { b.build() })

@@ -207,6 +207,7 @@ func changed(before, after map[int32]int) (n int) {
 }
 
 func TestUnitsFollowMembersThatComeAndGo(t *testing.T) {
+	t.Parallel()
 	k := newBed(t, 6, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	topics := []string{k.in, k.Topic("other", 6, nil)}
 	with := pair(topics...)

@@ -118,6 +118,7 @@ func (c *churn) add(t *testing.T, f *Fetcher, rnd *rand.Rand, tps []element.Topi
 }
 
 func TestPartitionsComeAndGoAtRandom(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		var err error

@@ -82,6 +82,7 @@ func TestAPartitionEnds(t *testing.T) {
 }
 
 func TestAnEndIsReachedThroughMarkersAndAbortedRecords(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, 1)
 	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
 	produce(t, plain, b.rec(0, "p", "a"))
@@ -101,6 +102,7 @@ func TestAnEndIsReachedThroughMarkersAndAbortedRecords(t *testing.T) {
 }
 
 func TestAnEndWithinATransactionWaitsForItsOutcome(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, 1)
 	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
 	produce(t, plain, b.rec(0, "p", "a"))
@@ -163,6 +165,7 @@ func TestAGapBeforeAnEnd(t *testing.T) {
 
 // What happens to a topic that has ended is of no interest.
 func TestAnEndedTopicMayGo(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, 1)
 	other := b.Topic("other", 1, nil)
 	cl := client(t, b.cfg)

@@ -91,6 +91,7 @@ func TestC15_AGapInOnePartitionStopsAllBeforeTheFirstRecord(t *testing.T) {
 }
 
 func TestC15_AGapWhileItRuns(t *testing.T) {
+	t.Parallel()
 	for name, m := range map[string]Missing{"fail": FailOnMissing, "earliest": EarliestOnMissing, "latest": LatestOnMissing} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, 2)

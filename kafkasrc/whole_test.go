@@ -280,6 +280,7 @@ func requireOwner(t *testing.T, want, got *Group, msg ...any) {
 }
 
 func TestAWholeGroupFollowsItsMembers(t *testing.T) {
+	t.Parallel()
 	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	second := k.Topic("second", 2, nil)
 	topics := func(gc *GroupConfig) { gc.Topics = []string{k.in, second} }

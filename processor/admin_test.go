@@ -177,6 +177,7 @@ func (h heldRoots) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot
 }
 
 func TestC12_ReadyWhenRestoredAndNotWhileItFails(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "probes"
 	plan := countPlan(t, app)
@@ -215,6 +216,7 @@ func TestC12_ReadyWhenRestoredAndNotWhileItFails(t *testing.T) {
 }
 
 func TestC48_LagIsThatOfWhatIsOwnedUpToTheLastStableOffset(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "lags"
 	plan := countPlan(t, app)
@@ -352,6 +354,7 @@ func TestACancelWithoutALastCheckpointSaysSo(t *testing.T) {
 }
 
 func TestTriggersOverTheListener(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	plan := countPlan(t, "triggers")
 	cfg, o := b.instance("a")

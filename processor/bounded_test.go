@@ -13,6 +13,7 @@ import (
 
 // A run over what is in the topic ends by itself, with everything committed, chained and behind an exchange.
 func TestABoundedRun(t *testing.T) {
+	alongside(t)
 	for _, parallelism := range []int{0, 2} {
 		b := newBed(t)
 		tb := topology.New("bounded")

@@ -16,6 +16,7 @@ import (
 
 // TestACancelWithoutItsSavepointGoesOn: who wants a savepoint does not want to end without one.
 func TestACancelWithoutItsSavepointGoesOn(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "saved"
 	b.groups[app] = true

@@ -16,6 +16,7 @@ import (
 // An instance left, another one went on with its chains. What it left goes, but for the runs that are still in use; and
 // nothing goes while somebody in the group, or something among its offsets, cannot be told.
 func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	app := "cleaned" + inTopic()
 	plan := countPlan(t, app)

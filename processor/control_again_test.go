@@ -26,6 +26,7 @@ func TestTheNewestCommandsAreKnown(t *testing.T) {
 // An instance hears commands again when the control topic was deleted and made again, and obeys none twice: neither those
 // that somebody puts back, nor one that is in the topic twice.
 func TestCommandsReachAnInstanceWhenTheirTopicIsMadeAgain(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "commands-again"
 	b.groups[app] = true

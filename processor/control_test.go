@@ -21,6 +21,7 @@ import (
 )
 
 func TestCommandsReachAllInstances(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "commands"
 	plan := countPlan(t, app)
@@ -97,6 +98,7 @@ func TestCommandsReachAllInstances(t *testing.T) {
 }
 
 func TestAMemberThatDoesNotReplyIsNamed(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "silent"
 	b.groups[app] = true
@@ -115,6 +117,7 @@ func TestAMemberThatDoesNotReplyIsNamed(t *testing.T) {
 }
 
 func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "resets"
 	plan := countPlan(t, app)

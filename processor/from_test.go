@@ -69,6 +69,7 @@ func span(from, to int64) []int64 {
 
 // A fork under another name, with everything else changed, goes on with the counts of the savepoint.
 func TestAForkOfAService(t *testing.T) {
+	alongside(t)
 	for name, c := range map[string]struct {
 		before, after           Backend
 		parallelism, afterwards int
@@ -116,6 +117,7 @@ func TestAForkOfAService(t *testing.T) {
 
 // The service itself is not taken back behind what it has put out, until that is accepted.
 func TestGoingBackNeedsAWord(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	cfg := b.config()
 	part := b.saved(countByKey(t, "back"), cfg)

@@ -18,6 +18,7 @@ import (
 // dies just then, it was alive when the search for open transactions was made: the wait is for its session, not for its
 // transaction.
 func TestAnOwnerThatDiesWhileItsCommitIsWaitedFor(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	app := "waited" + inTopic()
 	const session = 6 * time.Second

@@ -162,6 +162,7 @@ func (l *lives) change(task element.TaskID) {
 // copies put in place. Every restore, at any point, is either refused or exactly the state of the files, with nothing
 // read but the runs that are newer than the copy (restoreAt compares both).
 func TestRestoreRandomLives(t *testing.T) {
+	alongside(t)
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		_, err := fmt.Sscan(s, &seed)

@@ -191,6 +191,7 @@ func TestCopyIsWrittenSoonAfterAMerge(t *testing.T) {
 
 // The handle may be older than the copy: offsets were set back. And ids come twice when it goes on from there.
 func TestRestoreDoesNotTakeACopyOfAnotherLine(t *testing.T) {
+	alongside(t)
 	for name, fork := range map[string]int{"older": 0, "same ids": 1, "beyond": 3} {
 		t.Run(name, func(t *testing.T) {
 			l := newLine(t)
@@ -313,6 +314,7 @@ func TestRestoreOfATaskWithoutACopy(t *testing.T) {
 
 // While the service runs a restore may meet the writer, the reader, and tasks that come and go.
 func TestRestoreBesideTheKeepersWork(t *testing.T) {
+	alongside(t)
 	l := newLine(t)
 	l.pace.every = time.Millisecond
 	l.checkpoint(changes{task0: many(2000, "0"), task1: many(2000, "0")})

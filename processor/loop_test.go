@@ -42,6 +42,7 @@ func loopPlan(t *testing.T, app string, stumble func()) *topology.Plan {
 // TestALoopThroughATopicIsExact: a service that ends without a last checkpoint again and again, in the midst of jobs that
 // go round, loses no round and repeats none.
 func TestALoopThroughATopicIsExact(t *testing.T) {
+	alongside(t)
 	seed := rand.Uint64()
 	if text := os.Getenv("LOOP_SEED"); text != "" {
 		var err error

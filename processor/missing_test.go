@@ -40,6 +40,7 @@ func (b *bed) keepsUp(app string) {
 }
 
 func TestC15_TheCommittedOffsetIsGone(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	b.writes(0, 0, 5, func(i int) int64 { return 1000 + int64(i) })
 	stop := b.start(passPlan(t, "gap"), b.config())
@@ -66,6 +67,7 @@ func TestC15_TheCommittedOffsetIsGone(t *testing.T) {
 
 // The position is committed also when nothing is left to be read: the next start finds no gap.
 func TestC15_WhatIsLeftIsNothing(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	b.writes(0, 0, 5, nil)
 	stop := b.start(passPlan(t, "empty"), b.config())
@@ -84,6 +86,7 @@ func TestC15_WhatIsLeftIsNothing(t *testing.T) {
 }
 
 func TestC15_LatestIsForThePartitionsOfTheFirstStart(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	b.writes(0, 0, 5, nil)
 	cfg := b.config()

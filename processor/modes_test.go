@@ -37,6 +37,7 @@ func (b *bed) put(n int) {
 
 // The state goes on from run to run although there are no transactions, and output is there before the commit.
 func TestAtLeastOnceKeepsTheState(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "loose"
 	for round := range 3 {
@@ -71,6 +72,7 @@ func TestAtLeastOnceKeepsTheState(t *testing.T) {
 
 // Without checkpoints no file is written, it is said loudly, offsets go on and state does not.
 func TestDisabledCheckpoints(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "disabled"
 	var log logBuffer

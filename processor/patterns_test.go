@@ -17,6 +17,7 @@ import (
 // One pattern, whose topics are all inputs of the test's suffix; a topic that comes while it runs is taken in at the next
 // start, and what was read of the others stays read.
 func TestTopicsThatMatchAreRead(t *testing.T) {
+	alongside(t)
 	t.Run("as they are", func(t *testing.T) {
 		topicsThatMatch(t, func(in topology.Stream[[]byte, []byte]) {
 			topology.ToTopic(in, "out", outTopic(), serde.Bytes(), serde.Bytes())

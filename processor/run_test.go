@@ -55,14 +55,22 @@ func countPlan(t testing.TB, app string) *topology.Plan {
 	return p
 }
 
-// The topics of the test that runs have a suffix of their own. It is in the environment for the processes that tests
-// start.
+// The topics of the test that runs have a suffix of their own where tests share a broker. It is in the environment for the
+// processes that tests start.
 const topicSuffix = "TEST_TOPIC_SUFFIX"
 
 func inTopic() string  { return "in" + os.Getenv(topicSuffix) }
 func outTopic() string { return "out" + os.Getenv(topicSuffix) }
 
 func TestMain(m *testing.M) { testbed.Main(m) }
+
+// alongside lets a test run beside others where it has a broker of its own.
+func alongside(t *testing.T) {
+	t.Helper()
+	if !testbed.Real() {
+		t.Parallel()
+	}
+}
 
 // bed is a broker with the topics of countPlan, four partitions each.
 type bed struct {
@@ -76,7 +84,9 @@ type bed struct {
 func newBed(t *testing.T) *bed { return bedOn(t, testbed.New(t)) }
 
 func bedOn(t *testing.T, tb *testbed.Bed) *bed {
-	t.Setenv(topicSuffix, tb.Name(""))
+	if testbed.Real() { // otherwise the broker is the test's own
+		t.Setenv(topicSuffix, tb.Name(""))
+	}
 	tb.CreateTopic(inTopic(), 4, nil)
 	tb.CreateTopic(outTopic(), 4, nil)
 	cl, err := kgo.NewClient(kgo.SeedBrokers(tb.Brokers...), kgo.DefaultProduceTopic(inTopic()))
@@ -167,6 +177,7 @@ func (b *bed) verify() verify.Report {
 }
 
 func TestCountIsExactOverGracefulRestarts(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	plan := countPlan(t, "count")
 	for round := range 3 {
@@ -182,6 +193,7 @@ func TestCountIsExactOverGracefulRestarts(t *testing.T) {
 
 // Idle: no transaction, no file.
 func TestNothingMovedCommitsNothing(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	b.produce(0, 100)
 	var commits []element.CheckpointID
@@ -196,6 +208,7 @@ func TestNothingMovedCommitsNothing(t *testing.T) {
 
 // The repair that a message asks for, such as setting offsets back, needs a group without members.
 func TestAFinalStopLeavesTheGroup(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	require.NoError(t, b.cl.ProduceSync(t.Context(), &kgo.Record{Key: []byte("k"), Value: []byte("short")}).FirstErr())
 	cfg := b.config()

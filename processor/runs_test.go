@@ -163,6 +163,7 @@ func TestTwoThatStartTogetherTakePartInOneRun(t *testing.T) {
 // Both processors of an application start behind a finished run, again and again: they end by themselves, what was there when
 // the run began is counted once, and nobody reads beyond the ends that the first of them has found.
 func TestTwoProcessorsStartOneBoundedRun(t *testing.T) {
+	alongside(t)
 	b := newBed(t)
 	const app = "bounded-pair"
 	b.groups[app], b.groups[endsGroup(app)] = true, true

@@ -36,6 +36,7 @@ func (s *settled) spillDirs() []string {
 // A state that is more than ten times the limit is counted exactly, over restarts that read it from the local copy and from
 // the checkpoints, in about as much memory as the limit. Below the limit nothing is made on disk.
 func TestSettingMemoryLimit(t *testing.T) {
+	alongside(t)
 	const keys, part = 25_000, 2500 // some 12 MB; 1.2 MB are not committed at most
 	for _, limit := range []int64{1 << 20, 1 << 30} {
 		t.Run(fmt.Sprint(limit>>20, " MB"), func(t *testing.T) {
@@ -105,6 +106,7 @@ func TestSpilledStateOfAKilledProcessGoes(t *testing.T) {
 
 // State on disk that is damaged ends the attempt. The next one reads the checkpoint, and nothing wrong has come out.
 func TestDamagedSpillIsRestoredFromTheCheckpoint(t *testing.T) {
+	alongside(t)
 	const keys = 8000
 	s := newSettled(t)
 	s.cfg.Backend, s.cfg.local = Badger, fast

@@ -20,6 +20,7 @@ import (
 )
 
 func TestSettingAsync(t *testing.T) {
+	alongside(t)
 	for _, sync := range []bool{true, false} {
 		s := newSettled(t)
 		s.cfg.SyncSnapshots = sync
@@ -70,6 +71,7 @@ func (s *settled) newestRoot() *snapshot.Root {
 }
 
 func TestSettingIncremental(t *testing.T) {
+	alongside(t)
 	for _, full := range []bool{true, false} {
 		s := newSettled(t)
 		s.cfg.FullSnapshots = full
@@ -89,6 +91,7 @@ func TestSettingIncremental(t *testing.T) {
 }
 
 func TestSettingMemoryThreshold(t *testing.T) {
+	alongside(t)
 	for name, c := range map[string]struct {
 		threshold int64 // 0: the default
 		keys      int
@@ -152,6 +155,7 @@ func TestSettingWriteBufferSize(t *testing.T) {
 }
 
 func TestSettingNumRetained(t *testing.T) {
+	alongside(t)
 	for retained, roots := range map[int][2]int{1: {1, 2}, 6: {6, 7}} {
 		s := newSettled(t)
 		s.cfg.RetainedCheckpoints = retained
@@ -169,6 +173,7 @@ func TestSettingNumRetained(t *testing.T) {
 }
 
 func TestSettingPlaces(t *testing.T) {
+	alongside(t)
 	s := newSettled(t)
 	at := func(name string) string { return filepath.Join(s.dir, name) }
 	s.cfg.Backend, s.cfg.local = Badger, fast
@@ -233,6 +238,7 @@ func TestSettingsReachTheEngine(t *testing.T) {
 // A savepoint that was cut along with the last checkpoint is what the next start reads, unless the checkpoint is preferred.
 // That nobody looks at it then is seen when it is gone.
 func TestSettingPreferCheckpoint(t *testing.T) {
+	alongside(t)
 	for _, prefer := range []bool{true, false} {
 		s := newSettled(t)
 		var outside outside

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -72,6 +71,7 @@ func tells() (cases []told) {
 // TestC05_ErrorsAnsweredInEachStep: whatever a step is answered with, the checkpoint stands as a whole or not at all, what
 // the caller is told is true, and the next one goes on from there.
 func TestC05_ErrorsAnsweredInEachStep(t *testing.T) {
+	t.Parallel()
 	for _, c := range tells() {
 		t.Run(c.String(), func(t *testing.T) {
 			e := newEnv(t)
@@ -133,6 +133,7 @@ func (e *env) stands(stands bool, id int) {
 
 // TestErrorsAnsweredToAnAbort: an abort that is refused, or was done and is answered with an error, is none that commits.
 func TestErrorsAnsweredToAnAbort(t *testing.T) {
+	t.Parallel()
 	for _, done := range []bool{false, true} {
 		for _, err := range []*kerr.Error{kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.ConcurrentTransactions,
 			kerr.TransactionAbortable, kerr.InvalidTxnState, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidProducerIDMapping, kerr.RequestTimedOut} {
@@ -164,6 +165,7 @@ func TestErrorsAnsweredToAnAbort(t *testing.T) {
 // TestErrorsAnsweredToAnInitialisation: one that passes is waited for; what is not for the client to try again is an error
 // of its class, and the next Init mends it. Both also when the broker has initialised the id.
 func TestErrorsAnsweredToAnInitialisation(t *testing.T) {
+	t.Parallel()
 	for _, done := range []bool{false, true} {
 		for err, passes := range map[*kerr.Error]bool{
 			kerr.NotCoordinator: true, kerr.CoordinatorLoadInProgress: true, kerr.CoordinatorNotAvailable: true, kerr.ConcurrentTransactions: true,
@@ -197,18 +199,48 @@ func TestErrorsAnsweredToAnInitialisation(t *testing.T) {
 	}
 }
 
+// until is a context whose time is over when a channel is closed.
+type until struct {
+	context.Context
+	over chan struct{}
+}
+
+func (u *until) Done() <-chan struct{} { return u.over }
+
+func (u *until) Err() error {
+	select {
+	case <-u.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // TestACoordinatorThatStaysAway: the offsets are sent again as long as the caller has time, and then everything is dropped.
 func TestACoordinatorThatStaysAway(t *testing.T) {
+	t.Parallel()
 	for _, err := range []*kerr.Error{kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.ConcurrentTransactions} {
 		t.Run(err.Message, func(t *testing.T) {
 			e := newEnv(t)
 			m := e.manager()
 			require.NoError(t, e.checkpoint(m, 1, "one"))
-			away := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Answer: testbed.Always(err)})
+			asked := make(chan struct{}, 100)
+			away := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Answer: func(kmsg.Request) *kerr.Error {
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+				return err
+			}})
 			e.produce(m, "two")
 			require.NoError(t, m.Seal(e.ctx, 2))
-			ctx, cancel := context.WithTimeout(e.ctx, 300*time.Millisecond)
-			defer cancel()
+			ctx := &until{Context: e.ctx, over: make(chan struct{})}
+			go func() {
+				for range 3 {
+					<-asked
+				}
+				close(ctx.over)
+			}()
 			got := m.Commit(ctx, e.commitOf(2, 20, "h2"))
 			require.ErrorIs(t, got, context.DeadlineExceeded)
 			require.Equal(t, fault.Restart, fault.RecoveryOf(got))

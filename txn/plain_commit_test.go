@@ -19,6 +19,7 @@ import (
 
 // What a real group coordinator says to a stranger and to a generation that is over.
 func TestPlainCommitOfAStranger(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"unknown member", "old generation", "empty member", "no fence"} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
@@ -60,6 +61,7 @@ func TestPlainCommitOfAStranger(t *testing.T) {
 
 // TestPlainAnswersToACommit has the broker answer a commit with an error a number of times.
 func TestPlainAnswersToACommit(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		err   *kerr.Error
 		times int // -1 = for ever
@@ -142,6 +144,7 @@ func TestPlainJudgesEveryPartition(t *testing.T) {
 
 // An answer that is lost does not matter: the offsets are sent again, and if time runs out, a read tells.
 func TestPlainLostAnswers(t *testing.T) {
+	t.Parallel()
 	t.Run("once", func(t *testing.T) {
 		e := newEnv(t)
 		p := e.plain()
@@ -153,7 +156,7 @@ func TestPlainLostAnswers(t *testing.T) {
 	})
 	t.Run("for ever", func(t *testing.T) {
 		e := newEnv(t)
-		p := e.plain(func(c *Config) { c.Timeout = 300 * time.Millisecond })
+		p := e.plain(func(c *Config) { c.Timeout = time.Second })
 		mute := make(chan struct{})
 		defer close(mute)
 		rule := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, Mute: mute})
@@ -171,8 +174,8 @@ func TestPlainLostAnswers(t *testing.T) {
 		p := e.plain(func(c *Config) { c.Patience = patience })
 		mute := make(chan struct{})
 		defer close(mute)
-		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, Mute: mute})
-		time.AfterFunc(100*time.Millisecond, over)
+		sent := func(kmsg.Request) bool { time.AfterFunc(100*time.Millisecond, over); return true }
+		e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, When: sent, Mute: mute})
 		require.Equal(t, fault.Unconfirmed, fault.RecoveryOf(e.plainCheckpoint(p, 1, "a")))
 	})
 }

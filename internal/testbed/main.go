@@ -2,9 +2,12 @@ package testbed
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,9 +35,10 @@ func Real() bool {
 	return (v != "" && v != "0") || os.Getenv("KAFKA_BROKERS") != ""
 }
 
-// Main is the TestMain of a package whose tests use a Bed. It ends the real broker after the tests and prints which of
+// Main is the TestMain of a package whose tests use a Bed. It lets more of them run at once than there are processors, ends the real broker after the tests and prints which of
 // them ran on it.
 func Main(m *testing.M) {
+	MoreAtOnce(2)
 	code := m.Run()
 	if run.stop != nil {
 		run.stop()
@@ -43,6 +47,17 @@ func Main(m *testing.M) {
 		fmt.Fprint(os.Stderr, summary())
 	}
 	os.Exit(code)
+}
+
+// MoreAtOnce lets n times as many tests run side by side as there are processors, unless -parallel says how many: those
+// that may, wait most of the time.
+func MoreAtOnce(n int) {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		_ = flag.Set("test.parallel", strconv.Itoa(n*runtime.GOMAXPROCS(0))) // it is a number
+	}
 }
 
 // summary has one line, and one more for each test that stayed on kfake.
