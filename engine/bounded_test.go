@@ -94,6 +94,7 @@ func TestABoundedRunOverNothingEnds(t *testing.T) {
 
 // Barriers go on meeting when one of the inputs has ended: its partitions are those of the even numbers here.
 func TestC50_CheckpointsGoOnWhenAnInputHasEnded(t *testing.T) {
+	t.Parallel()
 	for name, set := range modes {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 4)

@@ -75,6 +75,7 @@ func TestC49_APoisonRecordEndsTheServiceAfterTheAttemptsAllowed(t *testing.T) {
 
 // A fault now and then never adds up to the end, since the attempts between are stable.
 func TestC49_FaultsFarApartNeverGiveUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	cfg := w.config()
 	quickRestarts(&cfg)

@@ -21,6 +21,7 @@ import (
 // A source that does not take a partition whose start position is committed ends the attempt, however much is reported to
 // the loop at that moment: the loop itself must not wait for a place among the reports.
 func TestAPartitionThatCannotBeFedEndsTheAttempt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	w.assign(1)
 	var ca watch

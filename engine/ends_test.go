@@ -79,6 +79,7 @@ func TestTimersBehindTheEndOfTheirInputCountOnce(t *testing.T) {
 
 // At least once nothing of it is missing.
 func TestTimersBehindTheEndOfTheirInputAreNotLostAtLeastOnce(t *testing.T) {
+	t.Parallel()
 	w := newEndsWorld(t)
 	w.loose()
 	w.produce(600, 44)

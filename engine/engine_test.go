@@ -75,6 +75,7 @@ func (f failing) WriteRoot(ctx context.Context, r *snapshot.Root) (snapshot.Root
 
 // Every step of a checkpoint fails once; the output stays exact and the process goes on by itself.
 func TestAFailureAtAnyStepOfACheckpointIsRolledBack(t *testing.T) {
+	t.Parallel()
 	unknown := fault.New(fault.Unconfirmed, fault.Failed, "no answer")
 	cases := map[string]func(w *world){
 		"persist": func(w *world) {
@@ -153,6 +154,7 @@ func TestRollBackReusesStateOnlyAtTheCommittedRoot(t *testing.T) {
 
 // Processes come and go without a goodbye: each run ends by a hard stop in the middle of something.
 func TestKilledAndRestartedAtRandomStaysExact(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	if s := os.Getenv("ENGINE_SEED"); s != "" {
 		var err error

@@ -61,6 +61,7 @@ var modes = map[string]func(*Config){
 }
 
 func TestEveryInputCountsOnceBehindAnExchange(t *testing.T) {
+	t.Parallel()
 	for name, set := range modes {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 4)
@@ -92,6 +93,7 @@ func engineSeed(t *testing.T) *rand.Rand {
 
 // The parallelism changes at every start, and every start is cut short.
 func TestStateMovesWithTheParallelism(t *testing.T) {
+	t.Parallel()
 	for name, set := range modes {
 		t.Run(name, func(t *testing.T) {
 			rnd := engineSeed(t)
@@ -136,6 +138,7 @@ func (w *world) done() int {
 }
 
 func TestRecordsOfOneKeyStayInOrderOverTwoExchanges(t *testing.T) {
+	t.Parallel()
 	for name, set := range modes {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 2)
@@ -170,6 +173,7 @@ func slowPlan(t *testing.T, parallelism int, each time.Duration) *topology.Plan 
 
 // What is in flight when the engine is killed is there again, once, also in other subtasks.
 func TestRecordsInFlightComeBackOnce(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"unaligned", "timeout"} {
 		t.Run(name, func(t *testing.T) {
 			rnd := engineSeed(t)

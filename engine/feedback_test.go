@@ -38,6 +38,7 @@ func roundsPlan(t *testing.T, rounds int, pace time.Duration, end topology.End) 
 
 // A bounded run with a feedback edge is over when its sources have ended and nothing goes around any more.
 func TestABoundedRunWithAFeedbackEdgeEnds(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"aligned", "unaligned"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 2)
@@ -64,6 +65,7 @@ func TestABoundedRunWithAFeedbackEdgeEnds(t *testing.T) {
 
 // A graceful stop lets what goes around come to its end before the last checkpoint.
 func TestAStopEmptiesTheFeedbackEdges(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	for range 3 {
 		var going atomic.Int64
@@ -91,6 +93,7 @@ func TestAStopEmptiesTheFeedbackEdges(t *testing.T) {
 
 // What does not come to its end in time is lost, and the last checkpoint says how much.
 func TestAStopCountsWhatIsLeftOnTheFeedbackEdges(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	w.produce(40, 7)
 	var going atomic.Int64

@@ -127,6 +127,7 @@ func (o flakyOffsets) Stable(ctx context.Context, tps []element.TopicPartition) 
 // Anything may fail at any time, with any class of error, and the assignment may change under it: the output stays
 // exact, the process goes on by itself, and so does its successor.
 func TestAnythingMayFailAtAnyTime(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	if s := os.Getenv("ENGINE_SEED"); s != "" {
 		var err error

@@ -16,6 +16,7 @@ import (
 
 // After a cancel that keeps no state everything is committed, and the next start begins empty where it ended.
 func TestACancelThatKeepsNoState(t *testing.T) {
+	t.Parallel()
 	for kind, plan := range map[string]*topology.Plan{"chained": countPlan(t), "exchange": exchangePlan(t, 2)} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t, 2)

@@ -132,6 +132,7 @@ func aligned(*Config) {}
 
 // A fork goes on from the savepoint, over kills, commits no start position, and leaves the savepoint as it is.
 func TestAForkGoesOnFromTheSavepoint(t *testing.T) {
+	t.Parallel()
 	for name, c := range forks {
 		for mode, set := range modes {
 			t.Run(name+"/"+mode, func(t *testing.T) {
@@ -201,6 +202,7 @@ func (r failingRoot) WriteRoot(ctx context.Context, root *snapshot.Root) (snapsh
 
 // Before the first commit everything begins again: in the process and in the next one, whatever lies in the store.
 func TestACrashBeforeTheFirstCommitOfAnImport(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"chained", "exchange, more"} {
 		for what, spoil := range map[string]func(f *world){
 			"no root": func(f *world) { f.wrap = func(c Checkpoints) Checkpoints { return failingRoot{c, false} } },
@@ -245,6 +247,7 @@ func TestACrashBeforeTheFirstCommitOfAnImport(t *testing.T) {
 
 // An application that is ahead of the savepoint is not taken back, until that is accepted, and then once.
 func TestGoingBackToASavepoint(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"chained", "exchange, fewer"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t, 3)
@@ -330,6 +333,7 @@ func TestTheWishForOnesOwnSavepointIsIgnored(t *testing.T) {
 
 // A claimed savepoint goes when its state is in a checkpoint of its own, and nobody misses it.
 func TestAClaimedSavepointIsDisposedOf(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"chained", "exchange, more"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t, 2)
@@ -369,6 +373,7 @@ func TestAClaimedSavepointIsDisposedOf(t *testing.T) {
 // Each of two instances takes its own partitions from the savepoint, also when they move before anything is committed, and
 // only when all are safe the savepoint goes.
 func TestInstancesShareASavepoint(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 4)
 	ref := w.cut(countPlan(t), aligned, 300)
 	begin := contents(t, ref.Path)
@@ -426,6 +431,7 @@ func twoStates(t *testing.T) *topology.Plan {
 }
 
 func TestStateThatNothingTakesUpIsRefusedOrDropped(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"savepoint", "checkpoint"} {
 		t.Run(how, func(t *testing.T) {
 			w := newWorld(t, 2)

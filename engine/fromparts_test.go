@@ -17,6 +17,7 @@ import (
 
 // A state far above what may be uncommitted is taken in all the same.
 func TestALargeSavepointIsImported(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"chained", "exchange, fewer"} {
 		w := newWorld(t, 2)
 		ref := w.cut(forks[kind].before(t), aligned, 200)
@@ -51,6 +52,7 @@ func TestAForkThatIsAtLeastOnce(t *testing.T) {
 
 // The parts of several instances are one savepoint.
 func TestAForkOfTwoInstances(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 4)
 	w.others = true
 	a, b := w.member, w.join("i2")
@@ -163,6 +165,7 @@ func (w *world) asSavepoint() (path string, inflight int) {
 
 // What was in flight at the savepoint is made by the fork, once, also with another parallelism.
 func TestRecordsInFlightOfASavepoint(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	w.produce(2000, 17)
 	cfg := w.config()

@@ -138,6 +138,7 @@ func TestASnapshotThatWasGivenUpFreezesNothing(t *testing.T) {
 // A process that was replaced looks for records in flight that its successor has cleaned away: it must look at the offsets
 // again before it gives up for good.
 func TestRecordsInFlightThatAreGoneAreLookedForAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	w.produce(3000, 17)
 	cfg := w.config()

@@ -85,6 +85,7 @@ func TestPopWaitsAndEndsWithTheContext(t *testing.T) {
 }
 
 func TestFeederWaitsWhenEveryInboxIsFull(t *testing.T) {
+	t.Parallel()
 	paused := 0
 	f := newFeeder(func(...element.TopicPartition) { paused++ })
 	a, b := newInbox(10), newInbox(10)

@@ -76,6 +76,7 @@ func fly(t *testing.T, exchange func(stream) stream) *world {
 // TestRecordsInFlightAreRefusedByAnotherKindOfExchange: else one key would have state in several subtasks, and records that
 // are meant for all would reach one.
 func TestRecordsInFlightAreRefusedByAnotherKindOfExchange(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		before, after func(stream) stream
 		words         []string
@@ -124,6 +125,7 @@ func TestRecordsInFlightAreRefusedByAnotherKindOfExchange(t *testing.T) {
 
 // TestRecordsInFlightOfAnotherKindMayBeLetGo: the flag lets them go, tells how many, and what comes then is exact.
 func TestRecordsInFlightOfAnotherKindMayBeLetGo(t *testing.T) {
+	t.Parallel()
 	for name, after := range map[string]func(stream) stream{"kind": asGroupBy, "codec": asOtherCodec} {
 		for _, old := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

@@ -83,6 +83,7 @@ func (r rooted) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.Ro
 
 // An instance whose attempts end after their first commit merges as well: the chains do not grow from attempt to attempt.
 func TestChainsStayShortWhenAttemptsAreShort(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	var longest, roots, commits atomic.Int64
 	w.wrap = func(c Checkpoints) Checkpoints {
@@ -128,6 +129,7 @@ func (c chains) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.Ro
 // However many tasks there are, merging keeps up with them: chains, and with them the roots, do not grow with their
 // number.
 func TestChainsStayShortWithManyTasks(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 40)
 	var mu sync.Mutex
 	var longest []int

@@ -79,6 +79,7 @@ func TestAtLeastOnceWithoutFanInKeepsTheStateExact(t *testing.T) {
 
 // With fan-in, records behind a barrier may be in the state and come again: nothing is missing, counts may be too high.
 func TestAtLeastOnceWithFanInLosesNothing(t *testing.T) {
+	t.Parallel()
 	over := 0
 	for i := 0; i < 10 && over == 0; i++ {
 		w := newWorld(t, 4)

@@ -14,6 +14,7 @@ import (
 // A barrier that overtakes does not wait for the whole of a parcel whose records are slow, whether it comes through a channel
 // or was in flight at a restore.
 func TestABarrierThatOvertakesWaitsForNoParcel(t *testing.T) {
+	t.Parallel()
 	const each = 5 * time.Millisecond
 	w := newWorld(t, 1)
 	w.produce(3000, 17)
@@ -43,6 +44,7 @@ func TestABarrierThatOvertakesWaitsForNoParcel(t *testing.T) {
 // What is in flight does not grow from restart to restart: while a subtask has as much to take again as a channel holds,
 // nobody sends to it.
 func TestWhatIsInFlightStaysBoundedOverRestarts(t *testing.T) {
+	t.Parallel()
 	const partitions, limit = 2, 64
 	w := newWorld(t, partitions)
 	w.produce(9000, 17)

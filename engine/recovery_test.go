@@ -200,6 +200,7 @@ func (m measured) UncommittedBytes() int64 {
 // While min-pause lets no checkpoint start, the state changed since the last one stays within its limit: the task waits,
 // and goes on by itself.
 func TestUncommittedStateStaysBoundedDuringMinPause(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	var most atomic.Int64
 	ports := w.ports()
@@ -340,6 +341,7 @@ func TestAStopBeforeTheFirstRecordIsImmediate(t *testing.T) {
 // A loss of ownership is followed by the next attempt at once, but one attempt after the other that commits nothing
 // waits as after any failure: the group's answer may be the same for long.
 func TestRejoiningAgainAndAgainBacksOff(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	w.onCommit = func(c checkpoint.Commit) (bool, error) {
 		if c.Name.ID <= 2 {

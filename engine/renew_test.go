@@ -107,6 +107,7 @@ func watchRuns(w *world) (longest func() int, file func() string) {
 // A file of the committed chain is damaged under a running process. The merge finds it, once, and the next
 // checkpoint has the whole state of the task: the chain is whole and short again, and what is damaged is cleaned away.
 func TestADamagedRunIsReplacedByTheWholeState(t *testing.T) {
+	t.Parallel()
 	plans := map[string]func(*testing.T) *topology.Plan{
 		"chained":  countPlan,
 		"exchange": func(t *testing.T) *topology.Plan { return exchangePlan(t, 2) },
@@ -123,9 +124,11 @@ func TestADamagedRunIsReplacedByTheWholeState(t *testing.T) {
 				stop := w.startPlan(plan(t), cfg, w.ports(), r.listener())
 				w.produceUntil(func() bool { return file() != "" })
 				var bad string
+				var damaged []string
 				w.produceUntil(func() bool {
 					if _, err := os.Stat(filepath.Join(w.dir, bad)); bad == "" || err != nil { // or a merge had read it just before
 						bad = file()
+						damaged = append(damaged, bad)
 						damage(t, filepath.Join(w.dir, bad))
 					}
 					return len(r.of(&r.renewed)) > 0
@@ -142,7 +145,7 @@ func TestADamagedRunIsReplacedByTheWholeState(t *testing.T) {
 				for _, err := range append(r.of(&r.failed), r.of(&r.renewed)...) {
 					var damage *snapshot.CorruptError
 					require.ErrorAs(t, err, &damage)
-					require.Equal(t, bad, damage.File)
+					require.Contains(t, damaged, damage.File)
 				}
 				require.LessOrEqual(t, len(r.of(&r.failed)), 4, "once for each task whose run is in the file")
 				require.NoError(t, w.repo.VerifyAll(t.Context(), nil, func(v snapshot.Verified) { require.Empty(t, v.Damage) }))
@@ -160,6 +163,7 @@ func TestADamagedRunIsReplacedByTheWholeState(t *testing.T) {
 // A file of the committed chain goes under a running process. The next root finds it, and that attempt is the last one that does:
 // the states in memory are those of the committed checkpoint, as the offsets say, and the next one has all of them.
 func TestARunWhoseFileGoesIsReplacedByTheWholeState(t *testing.T) {
+	t.Parallel()
 	plans := map[string]func(*testing.T) *topology.Plan{
 		"chained":  countPlan,
 		"exchange": func(t *testing.T) *topology.Plan { return exchangePlan(t, 2) },
@@ -256,6 +260,7 @@ func TestAChainThatCannotBeMergedIsRenewed(t *testing.T) {
 // The whole state cannot be written either, for lack of room say: the service goes on with what changes, tries it more and
 // more rarely, and says why it has to.
 func TestARenewalThatFailsIsTriedMoreAndMoreRarely(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	var r reports
 	longest, _ := watchRuns(w)
@@ -352,6 +357,7 @@ func TestWhenTheWholeStateIsWritten(t *testing.T) {
 
 // A checkpoint may have the whole state for both reasons, and others be in flight meanwhile that have what changes.
 func TestSavepointsWhileChainsAreRenewed(t *testing.T) {
+	t.Parallel()
 	for name, set := range modes {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 2)

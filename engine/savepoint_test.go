@@ -68,6 +68,7 @@ func (w *world) counts() map[string]int64 {
 }
 
 func TestASavepointHoldsTheWholeState(t *testing.T) {
+	t.Parallel()
 	plans := map[string]func(*testing.T) *topology.Plan{
 		"chained":  countPlan,
 		"exchange": func(t *testing.T) *topology.Plan { return exchangePlan(t, 3) },

@@ -20,6 +20,7 @@ import (
 
 // A savepoint at the stop has everything that was committed: nothing is processed behind it.
 func TestASavepointAtTheStopIsNotBehindTheCommits(t *testing.T) {
+	t.Parallel()
 	plans := map[string]func(*testing.T) *topology.Plan{
 		"chained":  countPlan,
 		"exchange": func(t *testing.T) *topology.Plan { return exchangePlan(t, 3) },

@@ -317,6 +317,7 @@ func (o slowOffsets) Stable(ctx context.Context, tps []element.TopicPartition) (
 // Partitions move at random between three instances, in order, in haste or without a word, while anything may fail and
 // instances stop and come back: the output stays exact.
 func TestPartitionsMoveAtRandomWhileAnythingFails(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	if s := os.Getenv("ENGINE_SEED"); s != "" {
 		var err error

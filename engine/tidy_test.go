@@ -29,6 +29,7 @@ func (clumsy) Abort(context.Context) error { return errPlanted }
 // An instance that has no partition any more ends what it, or its predecessor, left open: the others must not, since it
 // lives. While the group does not know it, it may be the older one of two processes and leaves the ids alone.
 func TestAnInstanceThatStandsByEndsWhatItLeftOpen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	member := new(atomic.Bool)
 	var inits atomic.Int64

@@ -50,6 +50,7 @@ func timerPlan(t *testing.T, parallelism int, base time.Time) *topology.Plan {
 // Pending timers are part of the checkpoints: each fires once, also those that come due while nobody runs, and at another
 // parallelism.
 func TestEveryTimerFiresOnce(t *testing.T) {
+	t.Parallel()
 	for name, set := range modes {
 		for _, exchange := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: "/chained", true: "/exchange"}[exchange], func(t *testing.T) {

@@ -31,6 +31,7 @@ func (f failingPersist) Persist(ctx context.Context, name element.CheckpointName
 
 // Checkpoints that fail are given up, and the next one covers their work; the attempt goes on, and nothing is lost or doubled.
 func TestToleratedFailuresAreSubsumed(t *testing.T) {
+	t.Parallel()
 	plans := map[string]func(*testing.T) *topology.Plan{
 		"chained":  countPlan,
 		"exchange": func(t *testing.T) *topology.Plan { return exchangePlan(t, 3) },

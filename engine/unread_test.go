@@ -52,6 +52,7 @@ func (u unreadableTable) Get(key []byte) ([]byte, bool) {
 // A timer that is not found since the state cannot be read is no timer that is gone: the attempt ends although no record and
 // no barrier comes, and the next one has it. No state is left open.
 func TestTimersThatCannotBeReadEndTheAttempt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	var first atomic.Bool // of the first state
 	var made, closed atomic.Int64

@@ -14,6 +14,7 @@ import (
 
 // All partitions of an application with exchanges move together: a last checkpoint, and the other member goes on.
 func TestAllPartitionsMoveTogether(t *testing.T) {
+	t.Parallel()
 	for name, set := range modes {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 3)

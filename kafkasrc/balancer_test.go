@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // asMember gives what the broker would pass on of a member to the leader.
@@ -207,7 +208,7 @@ func changed(before, after map[int32]int) (n int) {
 }
 
 func TestUnitsFollowMembersThatComeAndGo(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 6, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	topics := []string{k.in, k.Topic("other", 6, nil)}
 	with := pair(topics...)
@@ -232,7 +233,7 @@ func TestUnitsFollowMembersThatComeAndGo(t *testing.T) {
 }
 
 func TestAHalfIsNeverOwned(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	topics := []string{k.in, k.Topic("other", 4, nil)}
 	var mu sync.Mutex
@@ -282,7 +283,7 @@ func TestAHalfIsNeverOwned(t *testing.T) {
 }
 
 func TestStaticRestartMovesNothing(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 6)
 	topics := []string{k.in, k.Topic("other", 6, nil)}
 	var all []*Group
@@ -306,7 +307,7 @@ func TestStaticRestartMovesNothing(t *testing.T) {
 }
 
 func TestStandbysTakeOver(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 2)
 	var all []*Group
 	for i := range 4 {
@@ -339,7 +340,7 @@ func TestStandbysTakeOver(t *testing.T) {
 // A rolling upgrade adds a topic that goes with the old one. The restarts are static: without more, the broker gives the
 // old assignments and nobody would get the new topic.
 func TestRollingUpgradeSharesTheNewTopic(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	topics := []string{k.in, k.Topic("added", 4, nil)}
 	var all []*Group

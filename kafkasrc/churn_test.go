@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // churn is the model of partitions that come and go: after each Add at position p the deliveries are, without a gap and
@@ -118,7 +119,7 @@ func (c *churn) add(t *testing.T, f *Fetcher, rnd *rand.Rand, tps []element.Topi
 }
 
 func TestPartitionsComeAndGoAtRandom(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	seed := rand.Uint64()
 	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		var err error

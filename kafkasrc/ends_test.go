@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func (b *bed) until(t *testing.T, ends map[element.TopicPartition]int64, positions ...element.Position) *reading {
@@ -82,7 +83,7 @@ func TestAPartitionEnds(t *testing.T) {
 }
 
 func TestAnEndIsReachedThroughMarkersAndAbortedRecords(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
 	produce(t, plain, b.rec(0, "p", "a"))
@@ -102,7 +103,7 @@ func TestAnEndIsReachedThroughMarkersAndAbortedRecords(t *testing.T) {
 }
 
 func TestAnEndWithinATransactionWaitsForItsOutcome(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
 	produce(t, plain, b.rec(0, "p", "a"))
@@ -165,7 +166,7 @@ func TestAGapBeforeAnEnd(t *testing.T) {
 
 // What happens to a topic that has ended is of no interest.
 func TestAnEndedTopicMayGo(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	other := b.Topic("other", 1, nil)
 	cl := client(t, b.cfg)

@@ -113,7 +113,7 @@ func TestC13_PositionPassesAbortedTransactions(t *testing.T) {
 }
 
 func TestFetcherStaysBelowAnOpenTransaction(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	plain, tx := client(t, b.cfg), client(t, b.cfg, kgo.TransactionalID(b.Name("t")))
 	produce(t, plain, b.rec(0, "p", "a"))
@@ -130,7 +130,7 @@ func TestFetcherStaysBelowAnOpenTransaction(t *testing.T) {
 }
 
 func TestC13_PositionPassesCompactionGaps(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 0)
 	set := kmsg.StringPtr
 	b.CreateTopic(b.in, 1, map[string]*string{"cleanup.policy": set("compact"), "segment.ms": set("300"), "min.cleanable.dirty.ratio": set("0.0001")})
@@ -228,7 +228,7 @@ func TestFetcherDeliversInBoundedPiecesAndDeliverMayBlock(t *testing.T) {
 }
 
 func TestFetcherPauseLosesAndRepeatsNothing(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 2)
 	cl := client(t, b.cfg)
 	var recs []*kgo.Record
@@ -287,7 +287,7 @@ func TestPositionAboveTheLogStops(t *testing.T) {
 }
 
 func TestFetcherRefusesATopicOfAnotherID(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	p := b.at(0, 0)
 	p.TopicID = element.TopicID{1}
@@ -298,7 +298,7 @@ func TestFetcherRefusesATopicOfAnotherID(t *testing.T) {
 }
 
 func TestFetcherEndsWhenItsTopicGoes(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	cl := client(t, b.cfg)
 	produce(t, cl, b.rec(0, "k", "v"))
@@ -319,7 +319,7 @@ func TestFetcherDeniedStops(t *testing.T) {
 }
 
 func TestFetcherSurvivesTransientErrors(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b, c := fakeBed(t, 1, "errors of the broker that pass")
 	produce(t, client(t, b.cfg), b.rec(0, "k", "v"))
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: b.in, Err: kerr.NotLeaderForPartition, Count: 3})
@@ -328,7 +328,7 @@ func TestFetcherSurvivesTransientErrors(t *testing.T) {
 }
 
 func TestFetcherFollowsAPartitionToAnotherBroker(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b, c := fakeBed(t, 1, "three brokers, and a partition that moves between them", kfake.NumBrokers(3))
 	cl := client(t, b.cfg)
 	r := b.read(t, b.at(0, 0))

@@ -60,7 +60,7 @@ func owns(t *testing.T, total int, groups ...*Group) {
 }
 
 func TestGroupOwnsAndFencesAndFetchesNothing(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	cl := client(t, k.cfg)
 	produce(t, cl, k.rec(0, "k", "v"))
@@ -112,7 +112,7 @@ func TestRestartInPlaceIsImmediate(t *testing.T) {
 }
 
 func TestFenceFailsAfterRevoke(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	var revoked atomic.Pointer[[]element.TopicPartition]
 	var inside, after error
@@ -149,7 +149,7 @@ func TestFenceFailsAfterRevoke(t *testing.T) {
 }
 
 func TestLeaveGivesPartitionsUpAtOnce(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	a, b := k.join(t, "i1"), k.join(t, "i2")
 	owns(t, 4, a, b)
@@ -166,7 +166,7 @@ func TestLeaveGivesPartitionsUpAtOnce(t *testing.T) {
 }
 
 func TestCloseWithoutLeaveKeepsTheMembership(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	a, b := k.join(t, "i1"), k.join(t, "i2")
 	owns(t, 4, a, b)
@@ -176,7 +176,7 @@ func TestCloseWithoutLeaveKeepsTheMembership(t *testing.T) {
 }
 
 func TestSessionExpiryMovesPartitions(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	a := k.join(t, "i1", quick)
 	owns(t, 4, a)
@@ -234,7 +234,7 @@ func instanceOf(kreq kmsg.Request) string {
 }
 
 func TestCloseDoesNotWaitForOtherMembers(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	joining := make(chan struct{}, 1)
 	release := make(chan struct{})
@@ -255,7 +255,7 @@ func TestCloseDoesNotWaitForOtherMembers(t *testing.T) {
 }
 
 func TestSecondProcessOfOneInstanceFencesTheFirst(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	a := k.join(t, "i1", quick)
 	owns(t, 4, a)
@@ -278,7 +278,7 @@ func TestSecondProcessOfOneInstanceFencesTheFirst(t *testing.T) {
 }
 
 func TestGroupErrorsThatEndTheMembership(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	t.Run("denied", func(t *testing.T) {
 		k, c := fakeBed(t, 1, "the broker refuses a join")
 		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.GroupAuthorizationFailed})

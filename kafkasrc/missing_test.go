@@ -11,6 +11,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // numbered puts records with values from, from+1 … into a partition.
@@ -91,7 +92,7 @@ func TestC15_AGapInOnePartitionStopsAllBeforeTheFirstRecord(t *testing.T) {
 }
 
 func TestC15_AGapWhileItRuns(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for name, m := range map[string]Missing{"fail": FailOnMissing, "earliest": EarliestOnMissing, "latest": LatestOnMissing} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, 2)

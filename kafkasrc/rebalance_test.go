@@ -61,7 +61,7 @@ func ofInstance(id string) func(kmsg.Request) bool {
 // A last checkpoint may take longer than the session: the member goes on beating and is not expelled, and what it commits
 // counts, at the beginning and at the end.
 func TestWhileTheGroupWaitsTheMemberBeatsAndCommits(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	tx := client(t, k.cfg, kgo.TransactionalID(k.Name("tx")))
 	beats := k.tap.Watch(ofInstance("i1"), kmsg.Heartbeat)
@@ -119,7 +119,7 @@ func TestWhileTheGroupWaitsTheMemberBeatsAndCommits(t *testing.T) {
 // What a member may commit in each phase of a round that another one has begun: with the generation that Fence gives,
 // everything; with one that was read before the round, nothing once the round has a new one.
 func TestCommitsInEachPhaseOfARound(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	tx := client(t, k.cfg, kgo.TransactionalID(k.Name("tx")))
 	a := k.join(t, "i1")
@@ -169,7 +169,7 @@ func TestCommitsInEachPhaseOfARound(t *testing.T) {
 
 // What stays with a member while others come and go keeps its claims, over any number of rounds.
 func TestClaimsOfWhatStaysHoldOverRounds(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	a := k.join(t, "i1")
 	owns(t, 4, a)
@@ -201,7 +201,7 @@ func TestClaimsOfWhatStaysHoldOverRounds(t *testing.T) {
 // A member that slept while it was to join is expelled, and comes back with its claims: it gets nothing back by them,
 // it cannot commit, and it is not asked for a last checkpoint.
 func TestAZombieThatComesBackTakesNothing(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	var asked atomic.Int32
 	a := k.join(t, "i1", quick, func(gc *GroupConfig) {

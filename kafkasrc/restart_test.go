@@ -21,7 +21,7 @@ import (
 //	                                                       i1': gets 0 and 1, as before
 //	nobody joins again: who gets 2 and 3?
 func TestWhatARestartedInstanceWasGivingUpFindsItsNewOwner(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	var dead atomic.Bool
 	k.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.JoinGroup, kmsg.LeaveGroup}, Before: func(req kmsg.Request) error {

@@ -40,7 +40,7 @@ func numbers(from, to int) []string {
 }
 
 func TestFetcherBeginsWithoutPartitionsAndIsGivenSome(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 3)
 	other := b.Topic("other", 1, nil)
 	cl := client(t, b.cfg)
@@ -85,7 +85,7 @@ func TestAddBeforeRunWakesNothingAndIsDone(t *testing.T) {
 }
 
 func TestAddInterruptsAPollThatWaits(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 2)
 	b.numbered(t, client(t, b.cfg), 1, 1)
 	r := readWith(t, FetcherConfig{Kafka: b.cfg, Positions: []element.Position{b.at(0, 0)}, Logger: testLog()})
@@ -121,7 +121,7 @@ func TestAddChecksItsPositions(t *testing.T) {
 }
 
 func TestAddedPositionsAreHeldToTheTopicsID(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 2)
 	b.numbered(t, client(t, b.cfg), 2, 0, 1)
 	first, second := b.at(0, 0), b.at(1, 0)
@@ -141,7 +141,7 @@ func TestAddedPositionsAreHeldToTheTopicsID(t *testing.T) {
 // A client that is told of a topic it does not know, while it reads the metadata of others, would list the offsets and
 // take the nearest one that the log has. That would be a loss without a word.
 func TestAddedPositionsOutsideTheLogStop(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for name, offset := range map[string]int64{"below": 5, "above": 30} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, 1)
@@ -168,7 +168,7 @@ func TestAddedPositionsOutsideTheLogStop(t *testing.T) {
 }
 
 func TestATopicMayComeLaterThanItsPosition(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	b.numbered(t, client(t, b.cfg), 3, 0)
 	r := b.read(t, b.at(0, 0), at(b.Name("later"), 0, 0))
@@ -179,7 +179,7 @@ func TestATopicMayComeLaterThanItsPosition(t *testing.T) {
 }
 
 func TestRemovedPartitionsAreNotDelivered(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 2)
 	cl := client(t, b.cfg)
 	b.numbered(t, cl, 5, 0, 1)
@@ -251,7 +251,7 @@ func TestAnErrorOfDeliverCountsAlsoAfterRemove(t *testing.T) {
 }
 
 func TestRemoveForgetsThatAPartitionWasPaused(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 2)
 	cl := client(t, b.cfg)
 	b.numbered(t, cl, 3, 0, 1)
@@ -279,7 +279,7 @@ func TestRemoveForgetsThatAPartitionWasPaused(t *testing.T) {
 
 // What the client has to say about a partition that was removed does not fall on it when it is back elsewhere.
 func TestErrorsOfAnEarlierStayAreForgotten(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 2)
 	cl := client(t, b.cfg)
 	b.numbered(t, cl, 10, 0, 1)
@@ -354,7 +354,7 @@ func TestMorePartitionsThanExpectedShareAnAnswerAnew(t *testing.T) {
 }
 
 func TestRemovedPartitionsMayBeGoneFromTheCluster(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	b := newBed(t, 1)
 	other := b.Topic("other", 1, nil)
 	cl := client(t, b.cfg)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // all gives the partitions that a whole owner of these topics has.
@@ -280,7 +281,7 @@ func requireOwner(t *testing.T, want, got *Group, msg ...any) {
 }
 
 func TestAWholeGroupFollowsItsMembers(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4, kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	second := k.Topic("second", 2, nil)
 	topics := func(gc *GroupConfig) { gc.Topics = []string{k.in, second} }
@@ -317,7 +318,7 @@ func TestAWholeGroupFollowsItsMembers(t *testing.T) {
 }
 
 func TestAWholeOwnerRestartsInPlace(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	a, b := k.join(t, "i2", whole), k.join(t, "i1", whole)
 	owner := ownerOf(t, 4, a, b)
@@ -339,7 +340,7 @@ func TestAWholeOwnerRestartsInPlace(t *testing.T) {
 
 // A topology gets an exchange, and the members are restarted with it one after the other, in place.
 func TestARollingChangeToAWholeGroup(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	k := newBed(t, 4)
 	all := []*Group{k.join(t, "i1"), k.join(t, "i2"), k.join(t, "i3")}
 	owns(t, 4, all...)

@@ -21,6 +21,7 @@ import (
 	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -177,7 +178,7 @@ func (h heldRoots) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot
 }
 
 func TestC12_ReadyWhenRestoredAndNotWhileItFails(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "probes"
 	plan := countPlan(t, app)
@@ -216,7 +217,7 @@ func TestC12_ReadyWhenRestoredAndNotWhileItFails(t *testing.T) {
 }
 
 func TestC48_LagIsThatOfWhatIsOwnedUpToTheLastStableOffset(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "lags"
 	plan := countPlan(t, app)
@@ -354,7 +355,7 @@ func TestACancelWithoutALastCheckpointSaysSo(t *testing.T) {
 }
 
 func TestTriggersOverTheListener(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	plan := countPlan(t, "triggers")
 	cfg, o := b.instance("a")

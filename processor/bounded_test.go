@@ -7,13 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
 
 // A run over what is in the topic ends by itself, with everything committed, chained and behind an exchange.
 func TestABoundedRun(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for _, parallelism := range []int{0, 2} {
 		b := newBed(t)
 		tb := topology.New("bounded")

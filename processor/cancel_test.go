@@ -11,12 +11,13 @@ import (
 
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 )
 
 // TestACancelWithoutItsSavepointGoesOn: who wants a savepoint does not want to end without one.
 func TestACancelWithoutItsSavepointGoesOn(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "saved"
 	b.groups[app] = true

@@ -46,7 +46,7 @@ func case49Restarts(c *Config) {
 // From outside: not ready between the attempts, an exit code, the record and the first cause in the message, and nothing of
 // the record's transaction in the output.
 func TestC49_APoisonRecordSeenFromOutside(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "poisoned"
 	plan, faults := poisonPlan(t, app, 50, 1<<40)
@@ -89,7 +89,7 @@ func TestC49_APoisonRecordSeenFromOutside(t *testing.T) {
 }
 
 func TestC49_ThreeFaultsAreThreeRestarts(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "heals"
 	plan, _ := poisonPlan(t, app, 50, 3)

@@ -10,13 +10,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 )
 
 // An instance left, another one went on with its chains. What it left goes, but for the runs that are still in use; and
 // nothing goes while somebody in the group, or something among its offsets, cannot be told.
 func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	app := "cleaned" + inTopic()
 	plan := countPlan(t, app)

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func TestTheNewestCommandsAreKnown(t *testing.T) {
@@ -26,7 +28,7 @@ func TestTheNewestCommandsAreKnown(t *testing.T) {
 // An instance hears commands again when the control topic was deleted and made again, and obeys none twice: neither those
 // that somebody puts back, nor one that is in the topic twice.
 func TestCommandsReachAnInstanceWhenTheirTopicIsMadeAgain(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "commands-again"
 	b.groups[app] = true

@@ -16,12 +16,13 @@ import (
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/snapshot"
 )
 
 func TestCommandsReachAllInstances(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "commands"
 	plan := countPlan(t, app)
@@ -98,7 +99,7 @@ func TestCommandsReachAllInstances(t *testing.T) {
 }
 
 func TestAMemberThatDoesNotReplyIsNamed(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "silent"
 	b.groups[app] = true
@@ -117,7 +118,7 @@ func TestAMemberThatDoesNotReplyIsNamed(t *testing.T) {
 }
 
 func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "resets"
 	plan := countPlan(t, app)

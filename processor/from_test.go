@@ -11,6 +11,7 @@ import (
 
 	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
@@ -69,7 +70,7 @@ func span(from, to int64) []int64 {
 
 // A fork under another name, with everything else changed, goes on with the counts of the savepoint.
 func TestAForkOfAService(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for name, c := range map[string]struct {
 		before, after           Backend
 		parallelism, afterwards int
@@ -117,7 +118,7 @@ func TestAForkOfAService(t *testing.T) {
 
 // The service itself is not taken back behind what it has put out, until that is accepted.
 func TestGoingBackNeedsAWord(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	cfg := b.config()
 	part := b.saved(countByKey(t, "back"), cfg)

@@ -18,7 +18,7 @@ import (
 // An instance that died leaves a transaction open, with outputs and offsets in it. Its successor goes by another name:
 // it must wait for the transaction's timeout neither to read the offsets nor until readers see its output.
 func TestASuccessorEndsWhatADeadInstanceLeftOpen(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	app := "gone" + inTopic()
 	plan := countPlan(t, app)
@@ -64,7 +64,7 @@ func TestASuccessorEndsWhatADeadInstanceLeftOpen(t *testing.T) {
 // An answer that may pass must not leave the transaction of a dead instance to its timeout: the successor's stable read of
 // the offsets in it would wait for that.
 func TestASuccessorEndsWhatIsOpenInSpiteOfAnAnswerThatMayPass(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	tb, fake := testbed.NewFake(t, "the broker answers with an error of its own")
 	b := bedOn(t, tb)
 	app := "gone" + inTopic()

@@ -18,7 +18,7 @@ import (
 // The brokers could not list their transactions as long as the successor of a dead instance was ready to wait. It has gone
 // to work; the dead one's output still holds readers up, so it is looked for until the brokers answer.
 func TestWhatADeadInstanceLeftOpenIsLookedForUntilTheBrokersAnswer(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	tb, fake := testbed.NewFake(t, "the broker answers with an error of its own")
 	b := bedOn(t, tb)
 	app := "later" + inTopic()

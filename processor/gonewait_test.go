@@ -10,6 +10,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -18,7 +19,7 @@ import (
 // dies just then, it was alive when the search for open transactions was made: the wait is for its session, not for its
 // transaction.
 func TestAnOwnerThatDiesWhileItsCommitIsWaitedFor(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	app := "waited" + inTopic()
 	const session = 6 * time.Second

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/internal/failpoint"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/store"
 )
 
@@ -60,7 +61,7 @@ func (b *localBed) dies(binary, armed string, n *int) {
 // The process is killed at each moment of the writing behind, at a random flush, twice in a row, and started again.
 // Whatever that left of the copy, the state is right; a copy that a flush was changing is not used.
 func TestLocalRecoveryAfterAKillAtEveryPointOfTheWriter(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	if testing.Short() {
 		t.Skip("builds a binary")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -162,7 +163,7 @@ func (l *lives) change(task element.TaskID) {
 // copies put in place. Every restore, at any point, is either refused or exactly the state of the files, with nothing
 // read but the runs that are newer than the copy (restoreAt compares both).
 func TestRestoreRandomLives(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		_, err := fmt.Sscan(s, &seed)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
 )
@@ -55,7 +56,7 @@ func (b *localBed) requireLocal(r *restores, wantLocal, wantFiles int) int64 {
 }
 
 func TestRestartReadsNoSnapshotAfterAGracefulStop(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "again")
 	for round := range 4 {
 		r := b.watch()
@@ -75,7 +76,7 @@ func TestRestartReadsNoSnapshotAfterAGracefulStop(t *testing.T) {
 
 // The checkpoint directory may be far away: a start with a copy asks it for nothing but the roots.
 func TestLocalRecoveryOff(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "off")
 	b.produce(0, 1000)
 	require.NoError(t, b.process()())
@@ -96,7 +97,7 @@ func TestLocalRecoveryOff(t *testing.T) {
 
 // Whatever lies in the directory, the service starts and its output is right.
 func TestRestartWithACopyThatMustNotBeUsed(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	type spoil func(b *localBed, backup string) (local, files int)
 	all := func(b *localBed, do func(path string, b []byte) []byte) {
 		db := filepath.Join(b.localDir(), "local-state", "db")
@@ -185,7 +186,7 @@ func TestRestartWithACopyThatMustNotBeUsed(t *testing.T) {
 
 // A state that was restored from the copy goes on as one from the files does, also when the copy is behind.
 func TestLocalRecoveryOverManyRestarts(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "many")
 	b.cfg.Interval = 20 * time.Millisecond
 	for round := range 8 {

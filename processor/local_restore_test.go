@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
 )
@@ -191,7 +192,7 @@ func TestCopyIsWrittenSoonAfterAMerge(t *testing.T) {
 
 // The handle may be older than the copy: offsets were set back. And ids come twice when it goes on from there.
 func TestRestoreDoesNotTakeACopyOfAnotherLine(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for name, fork := range map[string]int{"older": 0, "same ids": 1, "beyond": 3} {
 		t.Run(name, func(t *testing.T) {
 			l := newLine(t)
@@ -314,7 +315,7 @@ func TestRestoreOfATaskWithoutACopy(t *testing.T) {
 
 // While the service runs a restore may meet the writer, the reader, and tasks that come and go.
 func TestRestoreBesideTheKeepersWork(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	l := newLine(t)
 	l.pace.every = time.Millisecond
 	l.checkpoint(changes{task0: many(2000, "0"), task1: many(2000, "0")})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
 )
@@ -103,7 +104,7 @@ func (b *localBed) requireExact() {
 }
 
 func TestLocalCopyStandsAtTheLastCheckpointAfterAGracefulStop(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "copy")
 	b.produce(0, 3000)
 	require.NoError(t, b.process()())
@@ -126,7 +127,7 @@ func TestLocalCopyOfAShortRun(t *testing.T) {
 }
 
 func TestLocalCopyFollowsMergedChains(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "merged")
 	b.cfg.Interval = 10 * time.Millisecond
 	merged := make(chan struct{}, 100)
@@ -163,7 +164,7 @@ func TestLocalCopyChild(t *testing.T) {
 }
 
 func TestLocalCopyAfterAKill(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "kill")
 	n, compared := 0, 0
 	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 77 * time.Millisecond} {
@@ -204,7 +205,7 @@ func TestLocalCopyAfterAKill(t *testing.T) {
 }
 
 func TestLocalCopyOfAnotherClusterIsReplaced(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "moved")
 	other, err := store.OpenLocal(store.LocalConfig{Dir: b.localDir(), Cluster: "another", Application: b.app, Logger: b.cfg.Logger})
 	require.NoError(t, err)
@@ -221,7 +222,7 @@ func TestLocalCopyOfAnotherClusterIsReplaced(t *testing.T) {
 }
 
 func TestLocalCopyForgetsSourcesThatAreGone(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "gone")
 	b.produce(0, 1000)
 	require.NoError(t, b.process()())
@@ -237,7 +238,7 @@ func TestLocalCopyForgetsSourcesThatAreGone(t *testing.T) {
 }
 
 func TestServiceRunsWithoutItsLocalCopy(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for name, spoil := range map[string]func(b *localBed){
 		"no directory": func(b *localBed) {
 			require.NoError(t, os.MkdirAll(filepath.Dir(b.localDir()), 0o755))
@@ -262,7 +263,7 @@ func TestServiceRunsWithoutItsLocalCopy(t *testing.T) {
 }
 
 func TestBrokenLocalCopyIsBuiltAnew(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "broken")
 	b.produce(0, 1000)
 	require.NoError(t, b.process()())
@@ -290,7 +291,7 @@ func TestMemoryBackendKeepsNoCopy(t *testing.T) {
 }
 
 func TestLocalCopyRestsWhenNothingMoves(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newLocalBed(t, "rest")
 	b.produce(0, 1000)
 	stop := b.process()

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
 )
@@ -334,7 +335,7 @@ func TestKeeperBuildsAnewWhenFilesAreGone(t *testing.T) {
 
 // A copy that takes long to be built is whole at the newest root all the same.
 func TestKeeperTakesChangesWhileItBuilds(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	l := newLine(t)
 	l.pace.high = 64 << 10 // it waits for the writer again and again
 	l.checkpoint(changes{task0: many(20_000, "old"), task1: {put(0, "b", "1")}})
@@ -374,7 +375,7 @@ func TestKeeperDoesNotBeginLongWorkWhileClosing(t *testing.T) {
 }
 
 func TestKeeperComesUpToTheLastRootWhileClosing(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	l := newLine(t)
 	l.checkpoint(changes{task0: many(10, "v")})
 	l.start()
@@ -429,7 +430,7 @@ func TestKeeperIsNotTakenInByIdsThatComeTwice(t *testing.T) {
 }
 
 func TestKeeperWritesNothingWhenIdle(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	l := newLine(t)
 	l.checkpoint(changes{task0: {put(0, "a", "1")}})
 	l.start()
@@ -444,7 +445,7 @@ func TestKeeperWritesNothingWhenIdle(t *testing.T) {
 
 // Random lives: checkpoints, merges, cleaning, stops of every kind. At the end the copy is what a restore gives.
 func TestKeeperRandomLives(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("REPLAY_SEED"); s != "" {
 		_, err := fmt.Sscan(s, &seed)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -42,7 +43,7 @@ func loopPlan(t *testing.T, app string, stumble func()) *topology.Plan {
 // TestALoopThroughATopicIsExact: a service that ends without a last checkpoint again and again, in the midst of jobs that
 // go round, loses no round and repeats none.
 func TestALoopThroughATopicIsExact(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	seed := rand.Uint64()
 	if text := os.Getenv("LOOP_SEED"); text != "" {
 		var err error

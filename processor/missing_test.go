@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -40,7 +41,7 @@ func (b *bed) keepsUp(app string) {
 }
 
 func TestC15_TheCommittedOffsetIsGone(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	b.writes(0, 0, 5, func(i int) int64 { return 1000 + int64(i) })
 	stop := b.start(passPlan(t, "gap"), b.config())
@@ -67,7 +68,7 @@ func TestC15_TheCommittedOffsetIsGone(t *testing.T) {
 
 // The position is committed also when nothing is left to be read: the next start finds no gap.
 func TestC15_WhatIsLeftIsNothing(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	b.writes(0, 0, 5, nil)
 	stop := b.start(passPlan(t, "empty"), b.config())
@@ -86,7 +87,7 @@ func TestC15_WhatIsLeftIsNothing(t *testing.T) {
 }
 
 func TestC15_LatestIsForThePartitionsOfTheFirstStart(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	b.writes(0, 0, 5, nil)
 	cfg := b.config()

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -37,7 +38,7 @@ func (b *bed) put(n int) {
 
 // The state goes on from run to run although there are no transactions, and output is there before the commit.
 func TestAtLeastOnceKeepsTheState(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "loose"
 	for round := range 3 {
@@ -72,7 +73,7 @@ func TestAtLeastOnceKeepsTheState(t *testing.T) {
 
 // Without checkpoints no file is written, it is said loudly, offsets go on and state does not.
 func TestDisabledCheckpoints(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "disabled"
 	var log logBuffer

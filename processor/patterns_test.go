@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -17,7 +18,7 @@ import (
 // One pattern, whose topics are all inputs of the test's suffix; a topic that comes while it runs is taken in at the next
 // start, and what was read of the others stays read.
 func TestTopicsThatMatchAreRead(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	t.Run("as they are", func(t *testing.T) {
 		topicsThatMatch(t, func(in topology.Stream[[]byte, []byte]) {
 			topology.ToTopic(in, "out", outTopic(), serde.Bytes(), serde.Bytes())

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 // With checkpointing.retention a cancel keeps the checkpoints, and the next run goes on, or deletes them, and it starts
 // empty at the committed offsets and says so. A stop by signal deletes nothing.
 func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for retention, want := range map[Retention]int64{RetainOnCancellation: 20, DeleteOnCancellation: 10} {
 		t.Run(string(retention), func(t *testing.T) {
 			b := newBed(t)

@@ -7,13 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 )
 
 // An instance was out of the group for a while, with nothing on disk that somebody needed, and was forgotten: its announcement
 // is as old as its process. Before it begins a transaction again it is known again, or nobody would end that one.
 func TestAnInstanceThatComesBackIsKnownBeforeItsFirstTransaction(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	open := func(instance string) *service {
 		cfg := b.config()

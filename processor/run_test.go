@@ -64,14 +64,6 @@ func outTopic() string { return "out" + os.Getenv(topicSuffix) }
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// alongside lets a test run beside others where it has a broker of its own.
-func alongside(t *testing.T) {
-	t.Helper()
-	if !testbed.Real() {
-		t.Parallel()
-	}
-}
-
 // bed is a broker with the topics of countPlan, four partitions each.
 type bed struct {
 	t      *testing.T
@@ -177,7 +169,7 @@ func (b *bed) verify() verify.Report {
 }
 
 func TestCountIsExactOverGracefulRestarts(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	plan := countPlan(t, "count")
 	for round := range 3 {
@@ -193,7 +185,7 @@ func TestCountIsExactOverGracefulRestarts(t *testing.T) {
 
 // Idle: no transaction, no file.
 func TestNothingMovedCommitsNothing(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	b.produce(0, 100)
 	var commits []element.CheckpointID
@@ -208,7 +200,7 @@ func TestNothingMovedCommitsNothing(t *testing.T) {
 
 // The repair that a message asks for, such as setting offsets back, needs a group without members.
 func TestAFinalStopLeavesTheGroup(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	require.NoError(t, b.cl.ProduceSync(t.Context(), &kgo.Record{Key: []byte("k"), Value: []byte("short")}).FirstErr())
 	cfg := b.config()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -163,7 +164,7 @@ func TestTwoThatStartTogetherTakePartInOneRun(t *testing.T) {
 // Both processors of an application start behind a finished run, again and again: they end by themselves, what was there when
 // the run began is counted once, and nobody reads beyond the ends that the first of them has found.
 func TestTwoProcessorsStartOneBoundedRun(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	const app = "bounded-pair"
 	b.groups[app], b.groups[endsGroup(app)] = true, true

@@ -12,10 +12,11 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func TestSettingInterval(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for interval, many := range map[time.Duration]bool{20 * time.Millisecond: true, 10 * time.Minute: false} {
 		s := newSettled(t)
 		s.cfg.Interval = interval
@@ -34,7 +35,7 @@ func TestSettingInterval(t *testing.T) {
 }
 
 func TestSettingTimeout(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	s := newSettled(t)
 	s.cfg.CheckpointTimeout, s.cfg.Restart = 300*time.Millisecond, restart.Config{Strategy: restart.None}
 	var cancelled atomic.Bool
@@ -55,7 +56,7 @@ func TestSettingTimeout(t *testing.T) {
 }
 
 func TestSettingTolerableFailures(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for tolerable, ends := range map[int]bool{1: true, 2: false, -1: false} {
 		s := newSettled(t)
 		s.cfg.CheckpointTimeout, s.cfg.TransactionTimeout = 200*time.Millisecond, 10*time.Minute
@@ -84,7 +85,7 @@ func TestSettingTolerableFailures(t *testing.T) {
 }
 
 func TestSettingMinPause(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	const pause = 300 * time.Millisecond
 	s := newSettled(t)
 	s.cfg.Interval, s.cfg.MinPause = 20*time.Millisecond, pause
@@ -99,7 +100,7 @@ func TestSettingMinPause(t *testing.T) {
 }
 
 func TestSettingMaxConcurrent(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for _, most := range []int{1, 3} {
 		s := newSettled(t)
 		s.cfg.MaxConcurrent, s.cfg.Interval = most, 20*time.Millisecond
@@ -128,7 +129,7 @@ func TestSettingMaxConcurrent(t *testing.T) {
 }
 
 func TestSettingUnaligned(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for name, c := range map[string]struct {
 		set       func(*Config)
 		unaligned bool
@@ -164,7 +165,7 @@ func TestSettingUnaligned(t *testing.T) {
 
 // Uncommitted state above its limit takes a checkpoint long before the interval is over.
 func TestSettingUncommittedLimit(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for limit, early := range map[int64]bool{1 << 20: true, 1 << 30: false} {
 		s := newSettled(t)
 		s.cfg.UncommittedLimit, s.cfg.Interval = limit, 10*time.Minute
@@ -204,7 +205,7 @@ func (l late) Commit(ctx context.Context, c checkpoint.Commit) error {
 
 // While a commit waits, output behind the barrier is held back, and processing stops when that is too much.
 func TestSettingHoldBackLimit(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for limit, stops := range map[int64]bool{1 << 20: true, 1 << 30: false} {
 		s := newSettled(t)
 		s.cfg.HoldBackLimit = limit

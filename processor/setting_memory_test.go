@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/store"
 )
 
@@ -36,7 +37,7 @@ func (s *settled) spillDirs() []string {
 // A state that is more than ten times the limit is counted exactly, over restarts that read it from the local copy and from
 // the checkpoints, in about as much memory as the limit. Below the limit nothing is made on disk.
 func TestSettingMemoryLimit(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	const keys, part = 25_000, 2500 // some 12 MB; 1.2 MB are not committed at most
 	for _, limit := range []int64{1 << 20, 1 << 30} {
 		t.Run(fmt.Sprint(limit>>20, " MB"), func(t *testing.T) {
@@ -106,7 +107,7 @@ func TestSpilledStateOfAKilledProcessGoes(t *testing.T) {
 
 // State on disk that is damaged ends the attempt. The next one reads the checkpoint, and nothing wrong has come out.
 func TestDamagedSpillIsRestoredFromTheCheckpoint(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	const keys = 8000
 	s := newSettled(t)
 	s.cfg.Backend, s.cfg.local = Badger, fast

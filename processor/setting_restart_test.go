@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -37,7 +38,7 @@ func failing(t *testing.T, cfg restart.Config, after time.Duration) (delays []ti
 
 // Every option of every strategy shows in the delays of a service that always fails; 0 is that of the last attempt.
 func TestSettingRestartStrategy(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	const ms = time.Millisecond
 	exponential := func(e restart.Exponential) restart.Config {
 		return restart.Config{Strategy: restart.ExponentialDelay, Exponential: e}

@@ -15,12 +15,13 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
 )
 
 func TestSettingAsync(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for _, sync := range []bool{true, false} {
 		s := newSettled(t)
 		s.cfg.SyncSnapshots = sync
@@ -71,7 +72,7 @@ func (s *settled) newestRoot() *snapshot.Root {
 }
 
 func TestSettingIncremental(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for _, full := range []bool{true, false} {
 		s := newSettled(t)
 		s.cfg.FullSnapshots = full
@@ -91,7 +92,7 @@ func TestSettingIncremental(t *testing.T) {
 }
 
 func TestSettingMemoryThreshold(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for name, c := range map[string]struct {
 		threshold int64 // 0: the default
 		keys      int
@@ -155,7 +156,7 @@ func TestSettingWriteBufferSize(t *testing.T) {
 }
 
 func TestSettingNumRetained(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for retained, roots := range map[int][2]int{1: {1, 2}, 6: {6, 7}} {
 		s := newSettled(t)
 		s.cfg.RetainedCheckpoints = retained
@@ -173,7 +174,7 @@ func TestSettingNumRetained(t *testing.T) {
 }
 
 func TestSettingPlaces(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	s := newSettled(t)
 	at := func(name string) string { return filepath.Join(s.dir, name) }
 	s.cfg.Backend, s.cfg.local = Badger, fast
@@ -238,7 +239,7 @@ func TestSettingsReachTheEngine(t *testing.T) {
 // A savepoint that was cut along with the last checkpoint is what the next start reads, unless the checkpoint is preferred.
 // That nobody looks at it then is seen when it is gone.
 func TestSettingPreferCheckpoint(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	for _, prefer := range []bool{true, false} {
 		s := newSettled(t)
 		var outside outside

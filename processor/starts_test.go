@@ -15,6 +15,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
@@ -142,7 +143,7 @@ func TestStartPositions(t *testing.T) {
 
 // A start position is resolved once: what "ago" means later does not matter, nor what has come meanwhile.
 func TestAStartPositionIsCommittedBeforeTheFirstRecord(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	b.writes(0, 0, 10, func(i int) int64 { return 1000 + int64(i) })
 	plan := passPlan(t, "starts", topology.StartAt(topology.StartTimestamp(time.Unix(1006, 0))))
@@ -157,7 +158,7 @@ func TestAStartPositionIsCommittedBeforeTheFirstRecord(t *testing.T) {
 }
 
 func TestATopicHasThePartitionsThatAreAssigned(t *testing.T) {
-	alongside(t)
+	testbed.Alongside(t)
 	b := newBed(t)
 	r := reads{cl: b.cl, group: "none", owned: func() []element.TopicPartition { return []element.TopicPartition{input(1), input(4)} }}
 	time.AfterFunc(200*time.Millisecond, func() {

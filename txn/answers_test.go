@@ -71,7 +71,7 @@ func tells() (cases []told) {
 // TestC05_ErrorsAnsweredInEachStep: whatever a step is answered with, the checkpoint stands as a whole or not at all, what
 // the caller is told is true, and the next one goes on from there.
 func TestC05_ErrorsAnsweredInEachStep(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, c := range tells() {
 		t.Run(c.String(), func(t *testing.T) {
 			e := newEnv(t)
@@ -133,7 +133,7 @@ func (e *env) stands(stands bool, id int) {
 
 // TestErrorsAnsweredToAnAbort: an abort that is refused, or was done and is answered with an error, is none that commits.
 func TestErrorsAnsweredToAnAbort(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, done := range []bool{false, true} {
 		for _, err := range []*kerr.Error{kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.ConcurrentTransactions,
 			kerr.TransactionAbortable, kerr.InvalidTxnState, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidProducerIDMapping, kerr.RequestTimedOut} {
@@ -165,7 +165,7 @@ func TestErrorsAnsweredToAnAbort(t *testing.T) {
 // TestErrorsAnsweredToAnInitialisation: one that passes is waited for; what is not for the client to try again is an error
 // of its class, and the next Init mends it. Both also when the broker has initialised the id.
 func TestErrorsAnsweredToAnInitialisation(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, done := range []bool{false, true} {
 		for err, passes := range map[*kerr.Error]bool{
 			kerr.NotCoordinator: true, kerr.CoordinatorLoadInProgress: true, kerr.CoordinatorNotAvailable: true, kerr.ConcurrentTransactions: true,
@@ -218,7 +218,7 @@ func (u *until) Err() error {
 
 // TestACoordinatorThatStaysAway: the offsets are sent again as long as the caller has time, and then everything is dropped.
 func TestACoordinatorThatStaysAway(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, err := range []*kerr.Error{kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.ConcurrentTransactions} {
 		t.Run(err.Message, func(t *testing.T) {
 			e := newEnv(t)

@@ -29,7 +29,7 @@ func (e *env) timedOut() {
 // TestTransactionThatTimesOutIsNeverCommitted has the broker abort a transaction that stayed open too long, at each step
 // that may come next. Whatever the answer is, nothing of it shows, and the same process goes on after Init.
 func TestTransactionThatTimesOutIsNeverCommitted(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, when := range []string{"while records are produced", "before the offsets", "before the end"} {
 		t.Run(when, func(t *testing.T) {
 			e := newEnv(t)
@@ -126,7 +126,7 @@ func TestAbortAfterOffsetsReachedTheBroker(t *testing.T) {
 
 // TestMarkerTopicIsMadeAgain: without its marker topic an instance that has no output could never commit again.
 func TestMarkerTopicIsMadeAgain(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	m := e.manager(func(c *Config) { c.Slots = 1 })
 	require.NoError(t, e.checkpoint(m, 1))
@@ -182,7 +182,7 @@ func TestOutputTopicDeletedBeforeTheCommit(t *testing.T) {
 // TestOutputTopicMadeAgain: a client never takes the id of a topic that is made again under its name, so it must be
 // replaced; each slot has one.
 func TestOutputTopicMadeAgain(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	m := e.manager()
 	for id := range uint64(3) {
@@ -212,7 +212,7 @@ func TestOutputTopicMadeAgain(t *testing.T) {
 // TestMarkerTopicThatTheBrokersDoNotKnowYet: on a busy cluster it takes a while until all brokers list a topic that was just
 // made. That is no mistake of the configuration and ends nothing for good.
 func TestMarkerTopicThatTheBrokersDoNotKnowYet(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	fake := e.bed.Fake("metadata without a topic that is there")
 	m, err := NewManager(e.config())

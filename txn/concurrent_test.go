@@ -84,7 +84,7 @@ func TestFirstCommitOnANewTopicIsReal(t *testing.T) {
 }
 
 func TestAbortWhileProducersWaitForRoom(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	m := e.manager(func(c *Config) { c.MaxBufferedRecords = 10 })
 	// Produce requests take their time, so that the buffer stays full.
@@ -121,7 +121,7 @@ func TestAbortWhileProducersWaitForRoom(t *testing.T) {
 }
 
 func TestSealGivesUpWithItsContextAndAborts(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	m := e.manager()
 	release := make(chan struct{})
@@ -189,7 +189,7 @@ func TestInitFailsWithItsContext(t *testing.T) {
 }
 
 func TestBrokenConnectionsDoNotBreakATransaction(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	m := e.manager()
 	// Before the broker has it, and after: the records must be there once.

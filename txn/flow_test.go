@@ -15,7 +15,7 @@ import (
 // TestUnansweredBytes counts what no broker has answered: while it is on its way, what was missing when a transaction had
 // to be given up, and nothing after that.
 func TestUnansweredBytes(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for name, plain := range map[string]bool{"transactions": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)

@@ -23,7 +23,7 @@ import (
 
 // BatchSize is the size on the wire, to the byte.
 func TestBatchSizeIsTheSizeOnTheWire(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	rapid.Check(t, func(t *rapid.T) {
 		bytes := func(label string) []byte {
 			n := rapid.OneOf(rapid.IntRange(-1, 70), rapid.IntRange(8000, 9000)).Draw(t, label)
@@ -87,7 +87,7 @@ type committer interface {
 
 // The brokers take smaller requests than before, which they only show by ending the connection.
 func TestALoweredLimitOfRequestsIsReadAnew(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, kind := range []string{"manager", "plain"} {
 		t.Run(kind, func(t *testing.T) {
 			e := newEnv(t)
@@ -136,7 +136,7 @@ func TestALoweredLimitOfRequestsIsReadAnew(t *testing.T) {
 // A topic's limit is lowered under a client that makes batches for the old one. As long as each record fits, a new attempt
 // with the new limit cures it; however the attempt learns of the refusal, its clients are made anew.
 func TestALoweredLimitIsCuredByANewAttempt(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, kind := range []string{"manager", "plain"} {
 		for _, how := range []string{"seal", "produce"} {
 			t.Run(kind+" learns by "+how, func(t *testing.T) {

@@ -248,7 +248,7 @@ func TestFencedByASecondProcessOfTheSameName(t *testing.T) {
 }
 
 func TestWrongGenerationRejoins(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	fences := map[string]func([]checkpoint.OffsetCommit) (string, int32, string, error){
 		"old generation": func([]checkpoint.OffsetCommit) (string, int32, string, error) {

@@ -15,7 +15,7 @@ import (
 // A broker that gives no answer holds nobody up once the patience is over, wherever the transaction stands; what the
 // caller is told stays true.
 func TestTheEndOfPatienceEndsEveryWait(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	cases := map[kmsg.Key]fault.Recovery{
 		kmsg.Produce:         fault.Restart,
 		kmsg.TxnOffsetCommit: fault.Restart,

@@ -142,7 +142,7 @@ func (w *wide) either(plain bool, change ...func(*Config)) either {
 
 // TestOffsetsOfVeryManyPartitions: the group's coordinator takes no megabyte of offsets at once.
 func TestOffsetsOfVeryManyPartitions(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for name, plain := range map[string]bool{"transactions": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWide(t)
@@ -168,7 +168,7 @@ func TestOffsetsOfVeryManyPartitions(t *testing.T) {
 // TestAPieceThatFailsFailsAll: in a transaction nothing of a checkpoint counts when the second piece of its offsets is lost,
 // refused, or has no fence any more.
 func TestAPieceThatFailsFailsAll(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, why := range []string{"no fence", "fenced", "no answer"} {
 		t.Run(why, func(t *testing.T) {
 			w := newWide(t)

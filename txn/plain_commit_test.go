@@ -19,7 +19,7 @@ import (
 
 // What a real group coordinator says to a stranger and to a generation that is over.
 func TestPlainCommitOfAStranger(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, name := range []string{"unknown member", "old generation", "empty member", "no fence"} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
@@ -61,7 +61,7 @@ func TestPlainCommitOfAStranger(t *testing.T) {
 
 // TestPlainAnswersToACommit has the broker answer a commit with an error a number of times.
 func TestPlainAnswersToACommit(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	for _, c := range []struct {
 		err   *kerr.Error
 		times int // -1 = for ever
@@ -144,7 +144,7 @@ func TestPlainJudgesEveryPartition(t *testing.T) {
 
 // An answer that is lost does not matter: the offsets are sent again, and if time runs out, a read tells.
 func TestPlainLostAnswers(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	t.Run("once", func(t *testing.T) {
 		e := newEnv(t)
 		p := e.plain()

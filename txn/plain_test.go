@@ -149,7 +149,7 @@ func TestPlainRefusesWhatIsOutOfOrder(t *testing.T) {
 
 // A Seal waits for what came before it, whatever a Seal before it was ended by, and not for what comes after it.
 func TestPlainSealWaitsForWhatCameBefore(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	p := e.plain()
 	require.NoError(t, e.plainCheckpoint(p, 1, "warm"))
@@ -265,7 +265,7 @@ func TestPlainAbortLetsProducersOut(t *testing.T) {
 // after each failure it begins again from what the group says. Every input is in the output, and the group never stands
 // in front of one that is missing.
 func TestPlainLosesNothing(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	seed := rand.Uint64()
 	if s := os.Getenv("REPLAY_SEED"); s != "" {

@@ -18,7 +18,7 @@ import (
 // Too few replicas are in sync: the client tries again as long as it may. The log says what is waited for, and the work goes
 // on when they are back.
 func TestOutputsThatAreNotAcknowledgedAreTold(t *testing.T) {
-	t.Parallel()
+	testbed.Alongside(t)
 	e := newEnv(t)
 	var log bytes.Buffer
 	m := e.manager(func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

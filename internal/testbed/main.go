@@ -60,6 +60,14 @@ func MoreAtOnce(n int) {
 	}
 }
 
+// Alongside lets a test run beside others where it has a broker of its own; a real one is shared, and busy enough.
+func Alongside(t *testing.T) {
+	t.Helper()
+	if !Real() {
+		t.Parallel()
+	}
+}
+
 // summary has one line, and one more for each test that stayed on kfake.
 func summary() string {
 	run.mu.Lock()
