@@ -93,7 +93,6 @@ func engineSeed(t *testing.T) *rand.Rand {
 
 // The parallelism changes at every start, and every start is cut short.
 func TestStateMovesWithTheParallelism(t *testing.T) {
-	t.Parallel()
 	for name, set := range modes {
 		t.Run(name, func(t *testing.T) {
 			rnd := engineSeed(t)
