@@ -58,6 +58,7 @@ func fakeSite(t *testing.T, parts int32, opts ...kfake.Opt) *site {
 	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
+	embedded.MendGroups(c)
 	s := newSite(t, c.ListenAddrs(), parts)
 	s.fake = c
 	return s

@@ -97,6 +97,7 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	b.cluster = cluster
+	MendGroups(cluster)
 	if notes != nil {
 		notes.watch(cluster)
 	}

@@ -22,6 +22,6 @@
 // Goroutines: those of kfake, which end with Close. The package starts none of its own.
 //
 // Files: broker.go (start, topics, close), repair.go (what a killed broker left open), segments.go (kfake's files),
-// journal.go (the note of a commit), topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go
+// journal.go (the note of a commit), groups.go (the rounds of groups are counted right), topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go
 // and lock_other.go (the lock on the data directory).
 package embedded
