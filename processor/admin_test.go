@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -125,12 +126,16 @@ func (g guarded) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.R
 }
 
 func TestC12_NotReadyWithoutABroker(t *testing.T) {
-	cfg := Config{Brokers: []string{"127.0.0.1:1"}, DataDir: t.TempDir(), AdminListen: "127.0.0.1:0"}
+	var log logText
+	cfg := Config{Brokers: []string{"127.0.0.1:1"}, DataDir: t.TempDir(), AdminListen: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(&log, nil)), waitTold: 100 * time.Millisecond}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, countPlan(t, "nobody"), cfg) }()
 	o := outside{t, cfg.DataDir}
 	o.says("/readyz", 503, "connecting to the brokers [127.0.0.1:1]")
+	require.Eventually(t, func() bool {
+		return strings.Contains(log.String(), `still waits" application=nobody for="connecting to the brokers [127.0.0.1:1]"`)
+	}, 10*time.Second, 10*time.Millisecond, "the log: %s", &log)
 	code, _ := o.get("/livez")
 	require.Equal(t, 200, code)
 	require.Equal(t, map[string]float64{"": 0}, o.metrics("ready"))

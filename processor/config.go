@@ -165,6 +165,7 @@ type Config struct {
 
 	local     localPace
 	started   func(*service) // for tests: called when the engine is about to run
+	waitTold  time.Duration  // for tests: see there
 	goneGrace time.Duration  // for tests: in place of the grace of what instances that are gone have left
 }
 

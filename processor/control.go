@@ -150,7 +150,6 @@ func (s *service) awaitControl(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	s.ops.starting("joining the group " + s.plan.Application)
 	return nil
 }
 

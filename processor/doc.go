@@ -30,7 +30,7 @@
 //
 // Goroutines: beside those of the clients and of the engine, one keeper of the local copy (badger backend only),
 // started by openLocal, and one search for transactions of instances that are gone, when that did not succeed at once; both
-// are awaited in close, after the engine has ended. A stable read that waits has one for its time.
+// are awaited in close, after the engine has ended. What tells of long waits ends with the engine. A stable read that waits has one for its time.
 // The admin listener, the reader of the control topic, and what serves its commands end last, when the engine has ended.
 //
 // Files: config.go (settings) with config_check.go, config_ignored.go and config_gaps.go, spill.go (the limit of memory), retained.go (how many checkpoints are kept),
@@ -39,6 +39,6 @@
 // (which bounded run a process takes part in), outputs.go (the output topics of an attempt), members.go (who is in the group), gone.go
 // and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
-// newest root), admin.go (what is seen and done from outside), metrics.go, metrics_lag.go and metrics_spill.go, control.go (commands to all
+// newest root), admin.go (what is seen and done from outside), waits.go (what a start waits for), metrics.go, metrics_lag.go and metrics_spill.go, control.go (commands to all
 // instances, where they are read), control_age.go (how old they are at most) and control_send.go (where they are sent), reset.go, from.go (starts from a savepoint).
 package processor

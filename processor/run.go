@@ -49,6 +49,8 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 		time.AfterFunc(cfg.ShutdownTimeout, lose)
 	})()
 	defer func() { s.ops.ended(err); err = errors.Join(err, s.close()) }()
+	s.quiet = s.ops.tellWaits()
+	defer s.quiet()
 	if err := s.open(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before it had started
@@ -65,6 +67,7 @@ type service struct {
 	log  *slog.Logger
 
 	ops         *operations // how it is seen and commanded from outside
+	quiet       func()      // ends what tells of long waits
 	instance    string
 	incarnation element.Incarnation
 	cluster     *kafka.Cluster
@@ -102,9 +105,19 @@ func (s *service) kafka() kafka.Config {
 
 // open checks and opens everything, cheapest and most local first.
 func (s *service) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openIdentity, s.openAdmin, s.openCluster, s.openReads, s.openControl, s.openCheckpoints, s.openLocal, s.openSpill, s.awaitControl, s.openKafka}
+	steps := []struct {
+		what string // as it is told who asks, "": the step says it itself, or goes on with the one before
+		do   func(context.Context) error
+	}{
+		{"", s.openIdentity}, {"", s.openAdmin}, {"", s.openCluster}, {"", s.openReads}, {"", s.openControl},
+		{"opening the checkpoint directory", s.openCheckpoints}, {"opening the local copy of the state", s.openLocal}, {"", s.openSpill},
+		{"reading the control topic", s.awaitControl}, {"joining the group " + s.plan.Application, s.openKafka},
+	}
 	for _, step := range steps {
-		if err := step(ctx); err != nil {
+		if step.what != "" {
+			s.ops.starting(step.what)
+		}
+		if err := step.do(ctx); err != nil {
 			return err
 		}
 	}
@@ -269,7 +282,9 @@ func (s *service) run(ctx context.Context) error {
 	if s.cfg.started != nil {
 		s.cfg.started(s)
 	}
-	if err = r.Run(ctx); r.Halted() {
+	err = r.Run(ctx)
+	s.quiet()
+	if r.Halted() {
 		s.cancel(ctx, false) // also when whoever asked for the savepoint waits no more
 	}
 	s.runner.Store(nil)
