@@ -201,8 +201,10 @@ func TestRefusedRecordsSurfaceInSeal(t *testing.T) {
 		rec   fault.Recovery
 		code  fault.Code
 	}{
-		{"larger than the topic allows", strings.Repeat("x", 2000), limitRecords, kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
-		{"larger than a batch", strings.Repeat("x", 2<<20), nil, kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
+		// Nothing is known of what the topic takes, so that other batches may be what it needs.
+		{"larger than the topic allows", strings.Repeat("x", 2000), limitRecords, kerr.MessageTooLarge, fault.Restart, fault.BadRecord},
+		{"larger than a batch", strings.Repeat("x", 2<<20), nil, kerr.MessageTooLarge, fault.Restart, fault.BadRecord},
+		{"larger than any batch", strings.Repeat("x", 65<<20), nil, kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
 		{"no access", "x", denyOutput, kerr.TopicAuthorizationFailed, fault.Stop, fault.Denied},
 		{"topic gone", "x", deleteOutput, kerr.UnknownTopicOrPartition, fault.Restart, fault.UnknownTopic},
 	} {

@@ -120,11 +120,17 @@ func (o *Outflow) waited(took time.Duration) {
 	}
 }
 
+// measure looks at the client, and tells the throttle how much has no answer and how much was acknowledged since begin.
+func (o *Outflow) measure(t Transactions, tell func(t *throttle, now time.Duration, unanswered, acked int64)) (unanswered int64) {
+	unanswered = t.Unanswered()
+	acked := o.sent.Load() - unanswered
+	o.with(func(t *throttle, now time.Duration) { tell(t, now, unanswered, acked) })
+	return unanswered
+}
+
 // look measures and reports whether the client has room. What other tasks hand over meanwhile may go above.
 func (o *Outflow) look(t Transactions) bool {
-	unanswered := t.Unanswered()
-	acked := o.sent.Load() - unanswered
-	o.with(func(t *throttle, now time.Duration) { t.look(now, unanswered, acked) })
+	unanswered := o.measure(t, (*throttle).look)
 	if limit := o.limit.Load(); unanswered >= limit && limit < o.most {
 		return false // at the most the client's own limit holds
 	}
@@ -169,12 +175,12 @@ func (o *Outflow) hand(bytes int64) {
 // flush measures a flush.
 func (o *Outflow) flush(t Transactions, f func() error) error {
 	var begun look
-	unanswered := t.Unanswered()
-	acked := o.sent.Load() - unanswered
-	o.with(func(t *throttle, now time.Duration) { begun = t.flushing(now, unanswered, acked) })
+	o.measure(t, func(t *throttle, now time.Duration, unanswered, acked int64) {
+		begun = t.flushing(now, unanswered, acked)
+	})
 	err := f()
-	unanswered = t.Unanswered()
-	acked = o.sent.Load() - unanswered
-	o.with(func(t *throttle, now time.Duration) { t.flushed(now, begun, unanswered, acked, err != nil) })
+	o.measure(t, func(t *throttle, now time.Duration, unanswered, acked int64) {
+		t.flushed(now, begun, unanswered, acked, err != nil)
+	})
 	return err
 }

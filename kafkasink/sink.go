@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/txn"
 )
 
 // ErrTakenBack says that a checkpoint was given up before it was sealed.
@@ -205,11 +206,7 @@ func (s *Sink) send(ctx context.Context, b batch) error {
 // cut tells how many records, at least one, have at most so many bytes, and how many those are.
 func cut(recs []kgo.Record, most int64) (n int, size int64) {
 	for i := range recs {
-		r := &recs[i]
-		one := int64(len(r.Key) + len(r.Value))
-		for _, h := range r.Headers {
-			one += int64(len(h.Key) + len(h.Value))
-		}
+		one := txn.Payload(&recs[i])
 		if i > 0 && size+one > most {
 			return i, size
 		}

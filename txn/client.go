@@ -176,6 +176,10 @@ func explain(err error) error {
 		return fmt.Errorf("the topic takes no record of this time: its message.timestamp.before.max.ms and message.timestamp.after.max.ms (or the brokers' log.message.timestamp settings) say how far it may be from the broker's clock: %w", err)
 	case errors.Is(err, kerr.InvalidRecord):
 		return fmt.Errorf("the broker refuses the record (a compacted topic takes no null key): %w", err)
+	case errors.Is(err, kerr.PolicyViolation):
+		return fmt.Errorf("a policy of the cluster refuses the record: %w", err)
+	case errors.Is(err, kerr.InvalidTopicException):
+		return fmt.Errorf("the brokers take no records for a topic of this name: %w", err)
 	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch):
 		return fmt.Errorf("another process uses the same instance id, or the transaction timed out: %w", err)
 	}

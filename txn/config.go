@@ -76,7 +76,8 @@ type Config struct {
 	// 200,000 and 64 MiB.
 	MaxBufferedRecords int
 	MaxBufferedBytes   int
-	// BatchMaxBytes is the largest batch, and so the largest record, for topics that TopicMaxBytes does not know; 0 = 1 MiB.
+	// BatchMaxBytes is the largest batch for topics that TopicMaxBytes does not know, until their brokers refuse one or a larger
+	// record comes; 0 = 1 MiB.
 	BatchMaxBytes int32
 	// TopicMaxBytes gives the largest batch that a topic takes, in bytes before compression, where it is known. It may be
 	// nil, and is called from any goroutine. Nothing is larger than MaxBufferedBytes.
@@ -89,6 +90,8 @@ type Config struct {
 	// Logger, nil = slog.Default().
 	Logger *slog.Logger
 	Hooks  Hooks
+
+	refusals *refusals // of the Manager or Plain that it belongs to
 }
 
 // Hooks are called with the control calls' lock held: they must be quick and must not call the Manager.
@@ -140,6 +143,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.MaxBufferedBytes, DefaultMaxBufferedBytes)
 	orDefault(&c.BatchMaxBytes, DefaultBatchMaxBytes)
 	orDefault(&c.MarkerTopic, c.Application+"-checkpoints")
+	c.refusals = new(refusals)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -81,6 +81,6 @@
 // Files: machine.go (states, events, actions), steps.go (the transitions), verdict.go (which code means what);
 // config.go, manager.go (the driver: life of the clients), produce.go (the hot path), client.go (one client and the
 // count of its promises), control.go (Seal, Commit, Abort), exec.go (actions), offsets.go (TxnOffsetCommit),
-// pieces.go (how many offsets go at once), failure.go (the record that is to blame), limits.go, cuts.go (how large
+// pieces.go (how many offsets go at once), failure.go (the record that is to blame), limits.go, refusals.go, cuts.go (how large
 // batches and requests may be), stall.go (what the log says when brokers do not acknowledge), gone.go (what instances that are gone left open); plain.go, plain_commit.go (Plain).
 package txn

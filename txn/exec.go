@@ -199,6 +199,7 @@ func (m *Manager) closeClient(slot int) {
 	}
 	c.aborting.Store(true)
 	m.flow.drops(c.cl)
+	c.limits.learn(c.first.Load())
 	c.limits.cuts.close(c.cl)
 	if m.open == c {
 		m.setGate(nil)

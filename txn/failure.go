@@ -15,8 +15,8 @@ type failure struct {
 	topic     string
 	partition int32
 	time      time.Time
-	size      int    // key, value and headers
-	alone     int64  // as a batch of its own
+	size      int64  // key, value and headers
+	alone     int64  // as a batch of its own, as the client counts
 	origin    string // which input it came from; empty when not known
 	err       error
 }
@@ -32,19 +32,11 @@ func noteFailure(first *atomic.Pointer[failure], r *kgo.Record, err error) {
 }
 
 func newFailure(r *kgo.Record, err error) *failure {
-	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: sizeOf(r), alone: BatchSize(r), err: err}
+	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: Payload(r), alone: BatchSize(r) + clientExtra, err: err}
 	if o, ok := r.Context.(interface{ Origin(*kgo.Record) string }); ok {
 		f.origin = o.Origin(r)
 	}
 	return f
-}
-
-func sizeOf(r *kgo.Record) int {
-	n := len(r.Key) + len(r.Value)
-	for i := range r.Headers {
-		n += len(r.Headers[i].Key) + len(r.Headers[i].Value)
-	}
-	return n
 }
 
 // lessLikely says that r is rather the reason of the refusal that f is one of.
@@ -54,7 +46,7 @@ func (f *failure) lessLikely(r *kgo.Record, err error) bool {
 	case f.topic != r.Topic || f.partition != r.Partition:
 		return false
 	case isTooLarge(f.err) && isTooLarge(err):
-		return BatchSize(r) > f.alone
+		return BatchSize(r)+clientExtra > f.alone
 	case same(kerr.InvalidTimestamp):
 		return time.Since(r.Timestamp).Abs() > time.Since(f.time).Abs()
 	}
@@ -68,7 +60,7 @@ func isTooLarge(err error) bool {
 // answer is what the Machine decides on.
 func (f *failure) answer(l *limits) Answer {
 	a := answerOf(f.err)
-	a.Fits = isTooLarge(f.err) && l.takes(f.topic, f.alone)
+	a.Fits = isTooLarge(f.err) && l.hope(f)
 	return a
 }
 
@@ -82,10 +74,13 @@ func (f *failure) where(l *limits) string {
 	case errors.Is(f.err, kerr.InvalidTimestamp):
 		return fmt.Sprintf("%s: timestamp %d (%s)", s, f.time.UnixMilli(), f.time.UTC().Format(time.RFC3339Nano))
 	case isTooLarge(f.err):
-		most, _ := l.cfg.batchMaxBytes(f.topic)
+		most := l.of(f.topic)
 		s = fmt.Sprintf("%s: %d bytes before compression, the largest batch is %d", s, f.size, most)
-		if l.takes(f.topic, f.alone) {
-			s += ", or was when the attempt began: the topic's limit must have been lowered and is read anew"
+		switch {
+		case l.hope(f) && f.alone <= most:
+			s += ", or was when the attempt began: the topic's limit, which must have been lowered, is read anew, and where it cannot be read, or allows this, batches become smaller"
+		case l.hope(f):
+			s += ", as the topic's limit is not known: batches become larger"
 		}
 		return s
 	}

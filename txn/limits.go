@@ -13,6 +13,8 @@ import (
 const (
 	// leastBatch is the least limit that kgo takes.
 	leastBatch = 512
+	// clientExtra is how much larger than it is on the wire kgo takes a batch for at most: it counts the length before it.
+	clientExtra = 4
 	// mostRequest is the largest request that is sent, whatever the brokers take: their default socket.request.max.bytes.
 	mostRequest = 100 << 20
 )
@@ -24,17 +26,56 @@ type limits struct {
 	request int32
 	cuts    *cuts
 
-	mu    sync.Mutex
-	asked map[string]int32 // under mu: what kgo was told, by topic
+	mu      sync.Mutex
+	asked   map[string]int32 // under mu: what kgo was told, by topic
+	learned *failure         // under mu: the last one that learn was called for
 }
 
 func (c Config) newLimits() *limits {
 	return &limits{cfg: c, request: c.requestMaxBytes(), cuts: newCuts(), asked: make(map[string]int32)}
 }
 
+// of gives the largest batch that kgo makes for a topic.
+func (l *limits) of(topic string) int64 {
+	l.mu.Lock()
+	most, ok := l.asked[topic]
+	l.mu.Unlock()
+	if !ok {
+		most = l.cfg.batchMaxBytes(topic)
+	}
+	return int64(most)
+}
+
+// hope says of a refusal for the size that a new attempt may be taken: with smaller batches, or, for a record that the client
+// itself has refused, larger ones.
+func (l *limits) hope(f *failure) bool {
+	most := int64(l.cfg.mostBatch())
+	if told := l.cfg.told(f.topic); told > 0 {
+		most = min(most, told)
+		if f.alone > most {
+			return false // where batches were made for more, the limit was lowered meanwhile
+		}
+	}
+	return l.cfg.refusals.hope(f.topic, f.alone, l.of(f.topic), most)
+}
+
+// learn has what comes after know of a refusal for the size.
+func (l *limits) learn(f *failure) {
+	if f == nil || !isTooLarge(f.err) || !l.hope(f) {
+		return
+	}
+	l.mu.Lock()
+	again := l.learned == f
+	l.learned = f
+	l.mu.Unlock()
+	if !again {
+		l.cfg.refusals.learn(f.topic, f.alone, l.of(f.topic))
+	}
+}
+
 // batch gives the largest batch for a topic, and notes it.
 func (l *limits) batch(topic string) int32 {
-	most, _ := l.cfg.batchMaxBytes(topic)
+	most := l.cfg.batchMaxBytes(topic)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked[topic] = most
@@ -63,17 +104,11 @@ func (l *limits) outdated() bool {
 	asked := maps.Clone(l.asked)
 	l.mu.Unlock()
 	for topic, was := range asked {
-		if most, _ := l.cfg.batchMaxBytes(topic); most != was {
+		if l.cfg.batchMaxBytes(topic) != was {
 			return true
 		}
 	}
 	return false
-}
-
-// takes says that the topic is known to have taken the batch that consists of one record only, when its limit was read.
-func (l *limits) takes(topic string, size int64) bool {
-	most, known := l.cfg.batchMaxBytes(topic)
-	return known && size <= int64(most)
 }
 
 // requestMaxBytes is the largest request.
@@ -86,15 +121,34 @@ func (c Config) requestMaxBytes() int32 {
 	return mostRequest
 }
 
-// batchMaxBytes is the largest batch for a topic; known says that it is the topic's own limit.
-func (c Config) batchMaxBytes(topic string) (most int32, known bool) {
-	most = c.BatchMaxBytes
+// told gives the limit that a topic is known to have, 0 when it is not known.
+func (c Config) told(topic string) int64 {
 	if c.TopicMaxBytes != nil && topic != "" { // kgo asks for "" to check the option
 		if n, ok := c.TopicMaxBytes(topic); ok {
-			most, known = int32(min(int64(n), int64(c.MaxBufferedBytes))), n >= leastBatch
+			return int64(max(1, n))
 		}
 	}
-	return max(leastBatch, min(most, c.requestMaxBytes()-kafka.RequestOverhead)), known
+	return 0
+}
+
+// mostBatch is what no batch is above, whatever its topic takes.
+func (c Config) mostBatch() int32 {
+	return int32(min(int64(c.MaxBufferedBytes), int64(c.requestMaxBytes()-kafka.RequestOverhead)))
+}
+
+// batchMaxBytes is the largest batch for a topic.
+func (c Config) batchMaxBytes(topic string) int32 {
+	most := c.refusals.limit(topic, c.told(topic), int64(c.BatchMaxBytes))
+	return int32(max(leastBatch, min(most, int64(c.mostBatch()))))
+}
+
+// Payload is the bytes of key, value and headers.
+func Payload(r *kgo.Record) int64 {
+	n := int64(len(r.Key) + len(r.Value))
+	for i := range r.Headers {
+		n += int64(len(r.Headers[i].Key) + len(r.Headers[i].Value))
+	}
+	return n
 }
 
 // BatchSize is the size in bytes on the wire of a batch that holds nothing but r, before compression.

@@ -74,8 +74,7 @@ type Answer struct {
 	Code int16
 	// Lost says that there was no answer from a broker: the connection broke, time ran out, the client refused.
 	Lost bool
-	// Fits says of a refusal for the size that each record would have been taken on its own: only the batches were made for
-	// another limit.
+	// Fits says of a refusal for the size that each record may be taken on its own: the batches were made for another limit.
 	Fits bool
 	// Final says of a refusal of the offsets of one partition, whose code may mean anything, that it is for a limit of the
 	// brokers.

@@ -109,6 +109,11 @@ func (m *Manager) Init(ctx context.Context) error {
 	}
 	defer m.unlock()
 	ev := Event{Kind: EvInit}
+	for _, c := range m.clients {
+		if c != nil {
+			c.limits.learn(c.first.Load())
+		}
+	}
 	for i, c := range m.clients {
 		if c != nil && c.limits.outdated() {
 			ev.Outdated = append(ev.Outdated, i)

@@ -108,7 +108,8 @@ func TestFailedPromiseNeverCommits(t *testing.T) {
 		rec  fault.Recovery
 		code fault.Code
 	}{
-		{kerr.MessageTooLarge, fault.Stop, fault.BadRecord},
+		{kerr.MessageTooLarge, fault.Restart, fault.BadRecord}, // smaller batches may be taken
+		{kerr.PolicyViolation, fault.Stop, fault.Denied},
 		{kerr.TopicAuthorizationFailed, fault.Stop, fault.Denied},
 		{kerr.TransactionAbortable, fault.Restart, fault.Failed},
 		{kerr.InvalidProducerEpoch, fault.Rejoin, fault.Fenced},

@@ -361,6 +361,7 @@ func (p *Plain) drop() {
 		o.dropped.Store(true)
 	}
 	p.flow.drops(cl.Client)
+	cl.limits.learn(cl.first.Load())
 	cl.limits.cuts.close(cl.Client) // lets out producers that wait for room
 	w.release(1)
 	p.stats.Records += w.produced.Load()

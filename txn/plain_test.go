@@ -205,7 +205,7 @@ func TestPlainRefusedRecordFailsTheCheckpoint(t *testing.T) {
 	}{{"refused", fault.Restart, fault.Failed}, {"fenced", fault.Restart, fault.Failed}, {"too large", fault.Stop, fault.BadRecord}, {"denied", fault.Stop, fault.Denied}} {
 		t.Run(c.name, func(t *testing.T) {
 			e := newEnv(t)
-			p := e.plain()
+			p := e.plain(func(c *Config) { c.TopicMaxBytes = func(string) (int32, bool) { return 1 << 20, true } })
 			require.NoError(t, e.plainCheckpoint(p, 1, "one"))
 			recs := e.records("two")
 			switch c.name {
