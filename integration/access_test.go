@@ -70,4 +70,34 @@ func TestRealAccessIsTakenAway(t *testing.T) {
 			p.stop()
 		})
 	}
+	t.Run("configuration of the output", func(t *testing.T) {
+		t.Parallel()
+		limitThatMayNotBeRead(newSite(t, []string{b.Addr}, 2).impatient(), who)
+	})
+}
+
+// The limit of an output whose configuration may not be read is lowered under the service: batches become smaller until they
+// are taken, as if it could be read.
+func limitThatMayNotBeRead(s *site, who string) {
+	deny := kadm.NewACLs().Deny(who).DenyHosts("*").Operations(kadm.OpDescribeConfigs).ResourcePatternType(kadm.ACLPatternLiteral).Topics(s.out)
+	allow := kadm.NewACLs().Allow(who).AllowHosts("*").Operations(kadm.OpAll).ResourcePatternType(kadm.ACLPatternLiteral).Topics(s.out)
+	for _, a := range []*kadm.ACLBuilder{allow, deny} {
+		_, err := s.adm.CreateACLs(s.ctx, a)
+		require.NoError(s.t, err)
+	}
+	limit := func(most string) {
+		set, err := s.adm.AlterTopicConfigs(s.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &most}}, s.out)
+		require.NoError(s.t, err)
+		require.NoError(s.t, set[0].Err)
+	}
+	p := s.run(s.file(totals))
+	s.orders(0, 400, 100)
+	s.caughtUp(p)
+	require.Contains(s.t, p.stderr.String(), "is not known, their brokers have to refuse it")
+	limit("20000")
+	s.orders(400, 20_000, 100)
+	s.caughtUp(p)
+	s.exact(verify.Config{})
+	require.GreaterOrEqual(s.t, p.restarts(), 1)
+	p.stop()
 }

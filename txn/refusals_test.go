@@ -97,11 +97,11 @@ func TestBatchesBecomeSmallerWhereNoLimitIsTold(t *testing.T) {
 				id := element.CheckpointID(0)
 				// until tries records again and again, until they are taken or given up.
 				until := func(sizes ...int) error {
-					recs := make([]kgo.Record, len(sizes))
-					for i, n := range sizes {
-						recs[i] = kgo.Record{Topic: e.out, Value: make([]byte, n)}
-					}
 					for range 15 {
+						recs := make([]kgo.Record, len(sizes)) // anew: the client of the attempt before may still hold its own
+						for i, n := range sizes {
+							recs[i] = kgo.Record{Topic: e.out, Value: make([]byte, n)}
+						}
 						id++
 						err := c.ProduceBatch(e.ctx, recs)
 						if err == nil {
