@@ -23,8 +23,9 @@ type pending struct {
 	acks       map[element.TaskID]taskAck
 	wanted     []string // names of the requests for a savepoint that it serves
 	savepoints map[string]savepointResult
-	last       bool                   // the final one
-	renewed    map[element.TaskID]int // tasks of which it has the whole state in place of their chains, and how long those were
+	last       bool                    // the final one
+	renewed    map[element.TaskID]int  // tasks of which it has the whole state in place of their chains, and how long those were
+	firsts     map[element.TaskID]bool // tasks that were read in from others, of which it has the whole state since there is no chain
 	runs       map[element.TaskID]snapshot.Persisted
 	root       *snapshot.Root
 	ref        snapshot.RootRef

@@ -13,7 +13,9 @@ import (
 
 // State that changes its place. A task mostly goes on with the state that it had: the runs of its checkpoint are its chain,
 // and what it changes comes behind. Sometimes it cannot: its stage has another parallelism, the state is a savepoint's, or
-// some of it is let go. Then it has no chain. What is read counts as changed, and its first checkpoint writes all of it.
+// some of it is let go. Then it has no chain. What is read counts as committed, though no root names it as this task's yet: it
+// is on disk where it was read from, so memory need not hold it, and a rollback goes back to it. Its first checkpoint has the
+// whole state, and so has the one after a first one that was given up.
 
 // moves reports that the state of a task does not stay where it is.
 func (a *attempt) moves(t *owned, d snapshot.Decision) bool {
@@ -69,27 +71,23 @@ func (in *intake) restoreMoved(ctx context.Context, t *owned, d snapshot.Decisio
 		return err
 	}
 	for _, entry := range t.sources {
-		tables := make([]topology.StateTable, len(entry.States)) // nil: let go
+		tables := make([]int, len(entry.States)) // -1: let go
 		for i, s := range entry.States {
-			if !a.planned(t.id, s) {
+			if tables[i] = -1; !a.planned(t.id, s) {
 				a.r.lis.dropped(snapshot.DroppedStage{Stage: t.id.Source, Root: d.Root, Subtasks: 1, States: []string{s.Name}})
 				continue
 			}
-			var err error
-			if tables[i], err = t.state.Table(s.Name, s.Codec); err != nil {
+			if _, err := t.state.Table(s.Name, s.Codec); err != nil { // another codec
 				return err
 			}
+			tables[i] = slices.IndexFunc(t.stateInfo, func(o snapshot.StateInfo) bool { return o.Name == s.Name })
 		}
 		began := time.Now()
 		stats, err := in.reads(d).Restore(ctx, entry, d.KeepKeys(), func(e snapshot.Entry) error {
-			switch table := tables[e.State]; {
-			case table == nil:
-			case e.Deleted:
-				table.Delete(e.Key)
-			default:
-				table.Put(e.Key, e.Value)
+			if e.State = tables[e.State]; e.State < 0 {
+				return nil
 			}
-			return t.state.Err()
+			return t.state.Load(e)
 		})
 		if err != nil {
 			return fmt.Errorf("restore task %s from task %s of checkpoint %s: %w", t.id, entry.Task, d.Root.Name, err)

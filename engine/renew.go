@@ -105,13 +105,20 @@ func damaged(err error) bool {
 	return errors.As(err, new(*snapshot.CorruptError)) || fault.CodeOf(err) == fault.StateMismatch
 }
 
-// renew decides of which tasks a checkpoint has the whole state: all for a savepoint, and those whose chains need it. It is
-// called before the barrier is sent.
+// renew decides of which tasks a checkpoint has the whole state: all for a savepoint, those whose chains need it, and those
+// that have none since they were read in from others. It is called before the barrier is sent.
 func (a *attempt) renew(p *pending, tasks []element.TaskID) {
 	whole := map[element.TaskID]bool{}
 	for _, id := range tasks {
 		t := a.tasks[id]
 		if t == nil || a.wholes.always || a.r.cfg.NoSnapshots || a.underRenewal(id) {
+			continue
+		}
+		if t.rescaled && t.root == nil {
+			if p.firsts == nil {
+				p.firsts = map[element.TaskID]bool{}
+			}
+			whole[id], p.firsts[id] = true, true
 			continue
 		}
 		if runs := len(t.committed.Runs); needsRenewal(runs, len(a.pending)-1, a.r.cfg.MaxChain, a.merge.bad[id]) {
@@ -131,17 +138,18 @@ func (a *attempt) renew(p *pending, tasks []element.TaskID) {
 // underRenewal reports that a checkpoint in flight has the whole state of a task already.
 func (a *attempt) underRenewal(id element.TaskID) bool {
 	for _, p := range a.pending {
-		if _, ok := p.renewed[id]; ok {
+		if _, ok := p.renewed[id]; ok || p.firsts[id] {
 			return true
 		}
 	}
 	return false
 }
 
-// whole reports whether the run of a task in a checkpoint takes the place of its chain.
+// whole reports whether the run of a task in a checkpoint takes the place of its chain, or begins one with all that it was
+// read in from.
 func (a *attempt) whole(p *pending, id element.TaskID) bool {
 	_, renewed := p.renewed[id]
-	return renewed || a.wholes.always
+	return renewed || a.wholes.always || p.firsts[id]
 }
 
 // renewed notes that the chain of a task was replaced.

@@ -89,6 +89,53 @@ func TestSettingMemoryLimit(t *testing.T) {
 	}
 }
 
+// A state that is read in through another parallelism stays within the limit, before its first checkpoint, with it and after it.
+func TestImportedStateStaysWithinTheMemoryLimit(t *testing.T) {
+	const keys, limit = 12_000, 1 << 20 // some 6 MB
+	s := newSettled(t)
+	s.cfg.Backend, s.cfg.local, s.cfg.MemoryLimit, s.cfg.UncommittedLimit = Badger, fast, limit, 1<<20
+	var running atomic.Pointer[service]
+	s.cfg.started = func(v *service) { running.Store(v) }
+	for round, subtasks := range []int{1, 3, 2} {
+		running.Store(nil)
+		done := make(chan struct{})
+		var most int64
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				if v := running.Load(); v != nil && v.spill != nil {
+					most = max(most, v.spill.Stats().MemoryBytes)
+				}
+			}
+		}()
+		stop := s.start(s.plan(subtasks), s.cfg)
+		const part = 2000
+		for from := 0; from < keys; from += part {
+			s.putWide(from, from+part, keys, []int{1, 7919, 104_729}[round])
+			s.eventually(func() bool { return s.seen.Load() == int64(round*keys+from+part) && s.lag(s.app) == 0 }, "all is committed")
+		}
+		require.NoError(t, stop())
+		close(done)
+		<-watched
+		for _, e := range s.failures() {
+			require.NoError(t, e.err)
+		}
+		t.Log(subtasks, "subtasks: most", most)
+		require.Less(t, most, int64(limit+5<<19), "changes that are not committed come on top")
+	}
+	got := s.byKey()
+	require.Len(t, got, keys)
+	for key, counts := range got {
+		require.Equal(t, span(1, 3), counts, key)
+	}
+}
+
 // What a process that was killed has left of spilled state goes at the next start, whatever its backend is.
 func TestSpilledStateOfAKilledProcessGoes(t *testing.T) {
 	for _, backend := range []Backend{Badger, Memory} {

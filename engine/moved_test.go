@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// seenPersist looks at what checkpoints are made of, and fails some.
+type seenPersist struct {
+	Checkpoints
+	see func(deltas []snapshot.TaskDelta) error
+}
+
+func (s seenPersist) Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.Persisted, error) {
+	if err := s.see(deltas); err != nil {
+		return nil, err
+	}
+	return s.Checkpoints.Persist(ctx, name, deltas)
+}
+
+// State that came from other tasks counts as committed: its first checkpoint has all of it, and so has the one that follows
+// first ones which were given up, also of those in flight together. What follows has changes only.
+func TestTheFirstCheckpointOfStateThatMovedIsWhole(t *testing.T) {
+	for name, set := range modes {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			cfg := w.config()
+			set(&cfg)
+			stop := w.startPlan(exchangePlan(t, 1), cfg, w.ports(), nil)
+			w.produce(600, 300)
+			w.outputs()
+			w.caughtUp()
+			require.NoError(t, stop())
+			var mu sync.Mutex
+			var calls int
+			var fulls []bool // of the subtasks, of the checkpoints that were kept
+			w.wrap = func(c Checkpoints) Checkpoints {
+				return seenPersist{c, func(deltas []snapshot.TaskDelta) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if calls++; calls <= 2 {
+						return errPlanted
+					}
+					moved := slices.DeleteFunc(slices.Clone(deltas), func(d snapshot.TaskDelta) bool { return !strings.HasPrefix(d.Task.Source, "by-key") })
+					if len(moved) == 3 {
+						fulls = append(fulls, !slices.ContainsFunc(moved, func(d snapshot.TaskDelta) bool { return !d.Full }))
+					}
+					return nil
+				}}
+			}
+			cfg.TolerableFailures, cfg.TransactionTimeout = checkpoint.Unlimited, time.Hour
+			var attempts atomic.Int64
+			stop = w.startPlan(exchangePlan(t, 3), cfg, w.ports(), &Listener{AttemptStarted: func(AttemptInfo) { attempts.Add(1) }})
+			for range 40 {
+				w.produce(20, 7)
+				time.Sleep(time.Millisecond)
+			}
+			w.outputs()
+			w.caughtUp()
+			require.NoError(t, stop())
+			require.EqualValues(t, 1, attempts.Load())
+			mu.Lock()
+			require.Greater(t, len(fulls), 1)
+			require.True(t, fulls[0])
+			require.Contains(t, fulls, false)
+			mu.Unlock()
+			w.wrap = nil
+			stop = w.startPlan(exchangePlan(t, 3), w.config(), w.ports(), nil)
+			w.produce(600, 300)
+			w.outputs()
+			require.NoError(t, stop())
+			w.exact()
+		})
+	}
+}
