@@ -7,6 +7,7 @@ import (
 )
 
 func TestRefusedSameDataDirectory(t *testing.T) {
+	t.Parallel()
 	s := embeddedSite(t, 2)
 	file := s.file(totals)
 	s.orders(0, 500, 50)

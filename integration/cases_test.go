@@ -156,6 +156,7 @@ func gapsAndMarkers(s *site, compact func()) {
 }
 
 func TestC13_GapsAndMarkers(t *testing.T) {
+	t.Parallel()
 	s := fakeSite(t, 1)
 	gapsAndMarkers(s, s.fake.Compact)
 }

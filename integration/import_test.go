@@ -264,6 +264,9 @@ func importSome(seed uint64) []importCase {
 }
 
 // A start from a savepoint may die at every step, and the next one, with the same command or without --from, is exact.
-func TestKillDuringAnImport(t *testing.T) { importAll(t, failBroker(t), 6, importSome) }
+func TestKillDuringAnImport(t *testing.T) {
+	t.Parallel()
+	importAll(t, failBroker(t), 6, importSome)
+}
 
 func TestRealKillDuringAnImport(t *testing.T) { importAll(t, realBrokers(t), 6, importSome) }

@@ -267,9 +267,15 @@ func killTheJob(s *site, records, kills int) {
 		start: func() *process { return s.job("totals") }})
 }
 
-func TestKillTheBinary(t *testing.T) { killTheBinary(embeddedSite(t, 4), 100_000, 5) }
+func TestKillTheBinary(t *testing.T) {
+	t.Parallel()
+	killTheBinary(embeddedSite(t, 4), 100_000, 5)
+}
 
-func TestKillAJobOfTheDSL(t *testing.T) { killTheJob(embeddedSite(t, 4), 50_000, 4) }
+func TestKillAJobOfTheDSL(t *testing.T) {
+	t.Parallel()
+	killTheJob(embeddedSite(t, 4), 50_000, 4)
+}
 
 func TestRealKillTheBinary(t *testing.T) { killTheBinary(realSite(t, 4), 300_000, 15) }
 

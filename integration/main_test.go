@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(asJob); name != "" {
 		os.Exit(runJob(name))
 	}
-	testbed.MoreAtOnce(2)
+	testbed.MoreAtOnce(3)
 	code := m.Run()
 	shared.close()
 	os.Exit(code)

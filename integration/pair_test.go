@@ -219,6 +219,7 @@ func pairPoints() (out []failpoint.Point) {
 }
 
 func TestPair(t *testing.T) {
+	t.Parallel()
 	runPair(fakeSite(t, 6).impatient(), pairPlan{points: 5, kills: 2, pauses: 1})
 }
 

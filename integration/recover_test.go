@@ -147,6 +147,7 @@ func TestRefusedDamageOfEveryKindOfFile(t *testing.T) {
 
 // Whatever is wrong with a handle, the service does not start.
 func TestRefusedHandles(t *testing.T) {
+	t.Parallel()
 	s := fakeSite(t, 2).impatient()
 	file := s.file(totals)
 	s.orders(0, 1000, 50)
@@ -195,6 +196,7 @@ func expired(s *site) (file string, was map[int32]kadm.Offset) {
 }
 
 func TestExpiredOffsetsAreRecoveredFromTheStoreOnDemand(t *testing.T) {
+	t.Parallel()
 	s := fakeSite(t, 2).impatient()
 	file, was := expired(s)
 	root, err := snapshot.ParseHandle(was[0].Metadata)
@@ -219,6 +221,7 @@ func TestExpiredOffsetsAreRecoveredFromTheStoreOnDemand(t *testing.T) {
 }
 
 func TestARecoveryGoesBackBehindADamagedCheckpointAndSaysWhatRepeats(t *testing.T) {
+	t.Parallel()
 	s := embeddedSite(t, 1)
 	file := worked(s)
 	s.goesOn(file)
@@ -256,6 +259,7 @@ func TestARecoveryGoesBackBehindADamagedCheckpointAndSaysWhatRepeats(t *testing.
 }
 
 func TestAnUnconfirmedCheckpointIsNeverTakenSilently(t *testing.T) {
+	t.Parallel()
 	s := fakeSite(t, 1).impatient()
 	file := worked(s)
 	s.goesOn(file)

@@ -41,6 +41,7 @@ func (s *site) goesOn(file string, flags ...string) {
 }
 
 func TestRefusedUnknownTopic(t *testing.T) {
+	t.Parallel()
 	s := embeddedSite(t, 2)
 	s.orders(0, 100, 10)
 	missing := s.app + "-missing"

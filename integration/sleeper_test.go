@@ -56,4 +56,7 @@ func fileRemovedInSleep(s *site) {
 	b.stop()
 }
 
-func TestFileRemovedInSleep(t *testing.T) { fileRemovedInSleep(fakeSite(t, 4).impatient()) }
+func TestFileRemovedInSleep(t *testing.T) {
+	t.Parallel()
+	fileRemovedInSleep(fakeSite(t, 4).impatient())
+}
