@@ -88,7 +88,7 @@
 //	changes.go  lists of changes                  garbage.go  recycling after commit and rollback
 //	arena.go    chunks and slots                  entry.go    heads of keys      index.go  hash index
 //	spill.go    Spill: the budget                 evict.go    what leaves memory, and when
-//	spill_root.go   the directories
+//	spill_root.go   the directories               evict_merge.go  the blocks that are written
 //	spill_table.go  what comes back               spill_dir.go   buckets         spill_block.go  blocks and filters
 //	spill_log.go    files of blocks               spill_compact.go  moves blocks together
 //	arena_drain.go  chunks given back to the system

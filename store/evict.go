@@ -1,10 +1,8 @@
 package store
 
 import (
-	"hash/crc32"
 	"math"
 	"slices"
-	"sort"
 	"sync/atomic"
 
 	"github.com/millweir/millweir/internal/fault"
@@ -15,7 +13,8 @@ const (
 	evictDrain    = 4096      // garbage that one call works off
 	evictWrite    = 1 << 20   // bytes that are written at once, about
 	blockLimit    = 256 << 20 // no larger block is made: what does not fit stays in memory
-	loadsPerBatch = 256       // after so many calls of Load there is an EndBatch
+	loadsPerBatch = 256       // after so many calls of Load there is an EndBatch,
+	loadedAtOnce  = 256 << 10 // or after so many bytes
 	compactMin    = 1 << 20   // bytes that one call moves out of files that are mostly superseded, at least
 )
 
@@ -36,6 +35,9 @@ type spiller struct {
 	vain  int    // times that it went round without
 	stuck uint32 // after two such rounds: nothing changes before the floor does, or the store holds more than
 	most  int64
+	began int64 // what the store held when the round began that goes on
+	want  int64 // room that it is to make; 0: all that can be made
+	cut   bool  // the last segment was not swept to its end
 
 	compact compaction
 	moved   int    // blocks, by it
@@ -46,6 +48,7 @@ type spiller struct {
 
 	loads, evicted int64 // not yet in the pool
 	restored       int   // calls of Load and LoadDelete
+	loaded         int   // bytes, by calls of Load since the last EndBatch among them
 }
 
 // work is what evicting needs. Stores borrow it from the pool.
@@ -140,12 +143,15 @@ func (sp *spiller) tell() {
 func (s *Store) relieve() {
 	sp := s.spill
 	p := sp.pool
+	if sp.closed {
+		return
+	}
 	held, used := s.counts()
 	if len(sp.pinned) > 0 {
 		s.unpin()
 	}
 	limit, share := p.cfg.Limit, p.share()
-	if used <= limit-limit/16 || held <= share-share/16 || sp.closed || p.paused() {
+	if used <= limit-limit/16 || held <= share-share/16 || p.paused() {
 		return
 	}
 	if s.seen() || sp.broken.Load() != nil {
@@ -165,7 +171,8 @@ func (s *Store) relieve() {
 		work *= 16
 	}
 	wrote := sp.log.disk
-	for work > 0 && (s.arena.draining > 0 || s.arena.freeBytes() < held/16) {
+	sp.began, sp.want = held, max(held/16, excess)
+	for work > 0 && (s.arena.draining > 0 || s.room() < sp.want) {
 		looked, err := s.sweep(floor)
 		if err != nil {
 			p.failed(err)
@@ -177,11 +184,15 @@ func (s *Store) relieve() {
 			break
 		}
 	}
+	sp.want = 0
 	if err := s.compactSpill(max(compactMin, 2*(sp.log.disk-wrote))); err != nil {
 		p.failed(err)
 	}
 	s.counts()
 }
+
+// room is what the store can take, or others, since the round began: free slots, and what was given back.
+func (s *Store) room() int64 { return s.arena.freeBytes() + s.spill.began - s.Bytes() }
 
 // counts brings the pool's counts up to date, and gives what this store and all together hold.
 func (s *Store) counts() (held, used int64) {
@@ -246,7 +257,9 @@ func (s *Store) sweep(floor uint32) (looked int, err error) {
 		sp.gone += int64(n)
 		looked = 8 * n
 	}
-	if sp.hash = last + 1; last == math.MaxUint32 {
+	if sp.cut {
+		sp.cut = false // the rest of the segment is next
+	} else if sp.hash = last + 1; last == math.MaxUint32 {
 		sp.table, sp.hash = sp.table+1, 0
 	}
 	return looked + len(g.slots), err
@@ -277,6 +290,8 @@ func (s *Store) evict(t *Table, g *segment, floor uint32) (gone int, err error) 
 		return 0, nil
 	}
 	slices.Sort(v)
+	all := len(v)
+	v = v[:s.enough(v)]
 	h := uint32(v[0] >> 32)
 	if t.spill == nil {
 		t.spill = newSpillDir()
@@ -294,11 +309,36 @@ func (s *Store) evict(t *Table, g *segment, floor uint32) (gone int, err error) 
 		from = to
 	}
 	sp.evicted += int64(gone)
+	sp.cut = len(v) < all && gone > 0
 	if t.spill.entries == 0 {
 		t.spill = nil // nothing could be written, or all that was there is deleted
 	}
 	t.index.shrink(h)
 	return gone, err
+}
+
+// enough is how many of the victims make the room that is wanted still. Large values would all go together else.
+func (s *Store) enough(v []uint64) int {
+	sp := s.spill
+	if sp.want == 0 || s.arena.draining > 0 {
+		return len(v)
+	}
+	need := sp.want - s.room()
+	for i, slot := range v {
+		if need -= s.takes(slot); need <= 0 {
+			return i + 1
+		}
+	}
+	return len(v)
+}
+
+// takes is what an entry takes in memory, about.
+func (s *Store) takes(slot uint64) int64 {
+	e := s.arena.chunks.entry(ref(slot))
+	if e.valLen == absent {
+		return int64(entrySize + e.keyLen)
+	}
+	return int64(entrySize+e.keyLen) + int64(e.valLen)
 }
 
 // giveBack returns what evicting needed.
@@ -320,148 +360,4 @@ func (s *Store) evictEntry(t *Table, slot uint64) {
 	n := e.keyLen
 	*e = entry{valLen: absent}
 	s.arena.release(r, entrySize+n)
-}
-
-// spillSome writes new blocks for the buckets of some of the victims, from a place on, and gives the place behind them. A
-// victim that must stay becomes 0.
-func (s *Store) spillSome(t *Table, v []uint64, from int) (to int, err error) {
-	sp := s.spill
-	sp.out, sp.made, sp.old = sp.out[:0], sp.made[:0], sp.old[:0]
-	for to = from; to < len(v) && len(sp.out) < evictWrite; {
-		h := uint32(v[to] >> 32)
-		b, first := t.spill.at(h), to
-		last := b.last(h)
-		for to < len(v) && uint32(v[to]>>32) <= last {
-			to++
-		}
-		if err := s.merge(t, b, h, v[first:to]); err != nil {
-			sp.breakdown(err)
-			return to, err
-		}
-	}
-	return to, sp.write()
-}
-
-// merge adds the new block of a bucket to what is to be written: the old one with the victims, which are in order. Nothing
-// is written when the old block has all of them as they are.
-func (s *Store) merge(t *Table, b *bucket, h uint32, v []uint64) error {
-	sp := s.spill
-	c := s.arena.chunks
-	size := int64(b.size)
-	known := true
-	for _, slot := range v {
-		e := c.entry(ref(slot))
-		known = known && e.valLen != absent && (e.epoch == backed || sp.plant == plantStale)
-		if size += int64(e.keyLen) + 16; e.valLen != absent {
-			size += int64(e.valLen)
-		}
-	}
-	if known {
-		return nil
-	}
-	if size > blockLimit {
-		clear(v)
-		return nil
-	}
-	block, err := readBlock(b, sp.block)
-	sp.block = block
-	if err != nil {
-		return err
-	}
-	start := len(sp.out)
-	sp.places = sp.places[:0]
-	add := func(hash uint32, key, value []byte) {
-		sp.places = append(sp.places, place{hash, len(sp.out)})
-		sp.out = appendSpilled(sp.out, hash, key, value)
-	}
-	same := true
-	addVictim := func(slot uint64) {
-		r := ref(slot)
-		if e := c.entry(r); e.valLen != absent {
-			add(uint32(slot>>32), c.key(r, e.keyLen), c.at(e.val, e.valLen))
-			same = false
-		}
-	}
-	for len(block) > 0 {
-		old, ok := firstSpilled(block)
-		if !ok {
-			return damaged(b, "not a sequence of entries")
-		}
-		block = block[old.size:]
-		for len(v) > 0 && uint32(v[0]>>32) < old.hash {
-			addVictim(v[0])
-			v = v[1:]
-		}
-		replaced := false
-		for i := 0; i < len(v) && uint32(v[i]>>32) == old.hash; i++ {
-			e := c.entry(ref(v[i]))
-			replaced = replaced || string(c.key(ref(v[i]), e.keyLen)) == string(old.key)
-		}
-		if replaced {
-			same = false // by the victim, or by nothing when that has no value
-		} else {
-			add(old.hash, old.key, old.value)
-		}
-	}
-	for _, slot := range v {
-		addVictim(slot)
-	}
-	if same {
-		sp.out = sp.out[:start]
-		return nil
-	}
-	sp.old = append(sp.old, b)
-	n := len(sp.places)
-	sp.places = append(sp.places, place{at: len(sp.out)})
-	sp.split(t, h&^uint32(uint64(1)<<(32-b.depth)-1), b.depth, t.spill.depthMost(n), 0, n)
-	return nil
-}
-
-// split makes buckets for the entries from one place to another, as many as are needed.
-func (sp *spiller) split(t *Table, prefix uint32, depth, most uint8, from, to int) {
-	at, end := sp.places[from].at, sp.places[to].at
-	in := sp.places[from:to]
-	if end-at > blockMax && len(in) > 1 && depth < most {
-		bit := uint32(1) << (31 - depth)
-		m := from + sort.Search(len(in), func(i int) bool { return in[i].hash&bit != 0 })
-		sp.split(t, prefix, depth+1, most, from, m)
-		sp.split(t, prefix|bit, depth+1, most, m, to)
-		return
-	}
-	b := &bucket{depth: depth, n: uint32(len(in)), size: uint32(end - at), filter: newFilter(len(in))}
-	b.sum = crc32.Checksum(sp.out[at:end], castagnoli)
-	for _, p := range in {
-		filterSet(b.filter, p.hash)
-	}
-	sp.made = append(sp.made, madeBucket{table: t, prefix: prefix, at: at, b: b})
-}
-
-// write writes the blocks that were made and puts their buckets into the directories. Nothing has changed when it fails.
-func (sp *spiller) write() error {
-	if len(sp.made) == 0 {
-		return nil
-	}
-	if len(sp.out) > 0 {
-		file, off, err := sp.log.append(sp.out)
-		if err != nil {
-			return err
-		}
-		for _, m := range sp.made {
-			m.b.file, m.b.off = file, off+int64(m.at)
-		}
-	}
-	for _, m := range sp.made {
-		x := m.table.spill
-		x.put(m.prefix, m.b)
-		x.entries += int64(m.b.n)
-		x.memory += m.b.memory()
-		sp.log.named(m.b)
-	}
-	x := sp.made[0].table.spill // all are of one table
-	for _, b := range sp.old {
-		x.entries -= int64(b.n)
-		x.memory -= b.memory()
-		sp.log.unnamed(b)
-	}
-	return nil
 }

@@ -319,7 +319,9 @@ func (s *Store) loadable(table string, key, value []byte) (*Table, error) {
 		return nil, fault.Restartf(fault.Failed, "state %q: loaded while a snapshot is being read", table)
 	}
 	if sp := s.spill; sp != nil {
-		if sp.restored++; sp.restored%loadsPerBatch == 0 {
+		sp.loaded += len(key) + len(value)
+		if sp.restored++; sp.restored%loadsPerBatch == 0 || sp.loaded >= loadedAtOnce {
+			sp.loaded = 0
 			return t, s.EndBatch()
 		}
 	}
