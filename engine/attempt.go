@@ -87,7 +87,7 @@ type owned struct {
 	quit       func()                  // ends its goroutine
 	recovered  bool                    // starts on the store's word: its committed offset is gone or of no use
 	whole      bool                    // the state is all of the committed entry, not a restore that broke off
-	spoiled    atomic.Bool             // the whole state could not be read: the next attempt reads it from the checkpoint
+	spoiled    atomic.Bool             // a checkpoint could not read whole states, this one among them: the next attempt reads it from the last one
 	imported   bool                    // its state comes from the savepoint that the application starts from
 	leaves     *snapshot.RootRef       // the root that it was read from although it has no chain there
 	savepoints []snapshot.SavepointRef // cut at the barrier of the root that it was restored from

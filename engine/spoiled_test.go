@@ -240,3 +240,35 @@ func TestUserCodeThatMissesWhatCannotBeReadIsNotToBlame(t *testing.T) {
 		})
 	}
 }
+
+// Whole states that cannot be read for want of something that all tasks need, such as room on disk, fail one attempt and not
+// one for each task: the next one keeps none of those that the checkpoint was to have whole, though it came to read one only.
+func TestStatesThatWereToBeReadWholeAreNotKept(t *testing.T) {
+	w := newWorld(t, 4)
+	var first, bad atomic.Bool
+	first.Store(true)
+	var never atomic.Bool
+	var ended endings
+	ports := w.ports()
+	open := ports.NewState
+	ports.NewState = func(id element.TaskID) State {
+		if first.Load() {
+			return torn{open(id), &bad}
+		}
+		return torn{open(id), &never}
+	}
+	cfg := w.config()
+	cfg.FullSnapshots = true
+	stop := w.startPlan(countPlan(t), cfg, ports, ended.listener())
+	w.produceUntil(func() bool { return w.done() > 100 })
+	w.caughtUp()
+	first.Store(false)
+	bad.Store(true) // of all states that there are
+	w.produceUntil(func() bool { return len(ended.all()) > 0 })
+	w.outputs()
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	require.Len(t, ended.all(), 1)
+	require.ErrorIs(t, ended.all()[0], errTorn)
+}

@@ -53,12 +53,15 @@ func (a *attempt) persist(id element.CheckpointID) {
 	a.worker(p, func(ctx context.Context) event {
 		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.Persisted{}}
 		written, err := store.Persist(ctx, name, deltas)
+		torn := false
 		for i, f := range all { // before the savepoints: what they cannot read is not missing here
 			if unread := f.Err(); unread != nil {
-				err = errors.Join(unread, err)
-				if deltas[i].Full && ctx.Err() == nil {
-					owners[i].spoiled.Store(true)
-				}
+				err, torn = errors.Join(unread, err), torn || deltas[i].Full
+			}
+		}
+		for i, t := range owners { // the first is all that one hears of: others may lack the same, room on disk say
+			if torn && deltas[i].Full && ctx.Err() == nil {
+				t.spoiled.Store(true)
 			}
 		}
 		if err != nil {
