@@ -42,6 +42,7 @@ type arena struct {
 	free   [numClasses][]ref
 	spare  []uint32 // numbers of large chunks that were given back
 	bytes  int64    // memory held in chunks
+	large  int64    // of it in those of one slot each
 	limit  int64    // upper bound of bytes
 
 	drain    []uint32 // by chunk: units in use of one that goes when they have come back, else 0; nil when there is none
@@ -156,6 +157,7 @@ func (a *arena) allocLarge(n uint32) (ref, bool) {
 		a.chunks = append(a.chunks, make([]byte, size))
 	}
 	a.bytes += size
+	a.large += size
 	return ref(i << chunkUnitsShift), true
 }
 
@@ -167,6 +169,7 @@ func (a *arena) release(r ref, n uint32) {
 	if n > slotUnits<<unitShift {
 		i := uint32(r >> chunkUnitsShift)
 		a.bytes -= int64(len(a.chunks[i]))
+		a.large -= int64(len(a.chunks[i]))
 		a.chunks[i] = nil
 		a.spare = append(a.spare, i)
 		return

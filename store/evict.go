@@ -35,8 +35,8 @@ type spiller struct {
 	vain  int    // times that it went round without
 	stuck uint32 // after two such rounds: nothing changes before the floor does, or the store holds more than
 	most  int64
-	began int64 // what the store held when the round began that goes on
-	want  int64 // room that it is to make; 0: all that can be made
+	began int64 // what the store held in large slots when the round began that goes on
+	want  int64 // room that it is to make beside what is drained; 0: all that can be made
 	cut   bool  // the last segment was not swept to its end
 
 	compact compaction
@@ -171,7 +171,7 @@ func (s *Store) relieve() {
 		work *= 16
 	}
 	wrote := sp.log.disk
-	sp.began, sp.want = held, max(held/16, excess)
+	sp.began, sp.want = s.arena.large, held/16+max(0, min(excess, s.arena.large))
 	for work > 0 && (s.arena.draining > 0 || s.room() < sp.want) {
 		looked, err := s.sweep(floor)
 		if err != nil {
@@ -191,8 +191,8 @@ func (s *Store) relieve() {
 	s.counts()
 }
 
-// room is what the store can take, or others, since the round began: free slots, and what was given back.
-func (s *Store) room() int64 { return s.arena.freeBytes() + s.spill.began - s.Bytes() }
+// room is what the store can take: free slots, and the large ones that it has given back since the round began.
+func (s *Store) room() int64 { return s.arena.freeBytes() + s.spill.began - s.arena.large }
 
 // counts brings the pool's counts up to date, and gives what this store and all together hold.
 func (s *Store) counts() (held, used int64) {
@@ -317,10 +317,11 @@ func (s *Store) evict(t *Table, g *segment, floor uint32) (gone int, err error) 
 	return gone, err
 }
 
-// enough is how many of the victims make the room that is wanted still. Large values would all go together else.
+// enough is how many of the victims make the room that is wanted still, where there are large values: a few segments have all
+// of them. Of small ones a segment is little, and what is more than enough leaves chunks that can be drained.
 func (s *Store) enough(v []uint64) int {
 	sp := s.spill
-	if sp.want == 0 || s.arena.draining > 0 {
+	if sp.want == 0 || s.arena.draining > 0 || s.arena.large == 0 {
 		return len(v)
 	}
 	need := sp.want - s.room()
