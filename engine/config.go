@@ -21,6 +21,8 @@ type Config struct {
 	Instance    string
 	ClusterID   string
 	Incarnation element.Incarnation
+	// Life is that of the application at the start; see snapshot.Handle.
+	Life uint64
 
 	// Interval, CheckpointTimeout and MinPause are the checkpointing settings of the same names.
 	Interval          time.Duration

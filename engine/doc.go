@@ -61,7 +61,7 @@
 //	join.go, leave.go                   tasks that come and go
 //	loop.go, events.go, workers.go      the coordinator's driver, what it hears, its actions
 //	states.go                           which states are open
-//	merge.go, renew.go, forget.go       long chains, those that cannot be merged; a cancel that keeps no state
+//	merge.go, renew.go                  long chains, those that cannot be merged
 //	control.go                          what is asked from outside: status, checkpoints, savepoints
 //	task.go, inbox.go, feeder.go        one task and the way to it
 //	timing.go, flow.go                  timers and the end of a task; what is on its way in an attempt

@@ -35,9 +35,6 @@ type Listener struct {
 	// Finished: all inputs of this instance have ended and everything is committed; over says that this holds for the
 	// application as a whole.
 	Finished func(over bool)
-	// ForgetFailed: the checkpoints were to be deleted with the cancel, and stay, because it could not be committed that
-	// nothing needs them.
-	ForgetFailed func(error)
 	// StartsEmpty: a task starts without state at a committed position, as its handle says: after a cancel that deleted the
 	// checkpoints, or without checkpoints.
 	StartsEmpty func(task element.TaskID, at element.CheckpointName)

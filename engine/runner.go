@@ -38,12 +38,11 @@ type Runner struct {
 	lis   *Listener
 	start time.Time
 
-	policy            *restart.Policy // touched where attempts are, and by the running one when it begins to process
-	life              atomic.Pointer[life]
-	requests          atomic.Int64 // that have been made, to tell them apart
-	forget, forgotten atomic.Bool
-	halted            atomic.Bool             // a savepoint that was to be the end has been written
-	running           atomic.Pointer[attempt] // while its loop runs; for Revoke
+	policy   *restart.Policy // touched where attempts are, and by the running one when it begins to process
+	life     atomic.Pointer[life]
+	requests atomic.Int64            // that have been made, to tell them apart
+	halted   atomic.Bool             // a savepoint that was to be the end has been written
+	running  atomic.Pointer[attempt] // while its loop runs; for Revoke
 
 	// What an attempt leaves for the next one; touched between attempts and by the running attempt's loop only.
 	lastID       element.CheckpointID
@@ -309,10 +308,5 @@ func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) erro
 	r.untidy = !leaves(err)
 	a.tearDown()
 	a.unserved(err)
-	if errors.Is(err, errStopped) && r.forget.Load() && a.tasks != nil {
-		if ferr := a.commitForgotten(work); ferr != nil && r.lis.ForgetFailed != nil {
-			r.lis.ForgetFailed(ferr)
-		}
-	}
 	return err
 }

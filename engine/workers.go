@@ -265,6 +265,7 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 		TopicID:        pos.TopicID,
 		PartitionCount: pos.PartitionCount,
 		StoreID:        a.r.ports.Checkpoints.StoreID(),
+		Life:           a.r.cfg.Life,
 	}
 }
 

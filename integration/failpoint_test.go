@@ -64,10 +64,10 @@ func handover(p failpoint.Point) bool {
 	return strings.HasPrefix(string(p), "join-") || strings.HasPrefix(string(p), "leave-")
 }
 
-// imported tells the points that only a start from a savepoint meets: import_test.go has them.
+// imported tells the points that only a start from a savepoint or a cancel meets: import_test.go and cancel_test.go have them.
 func imported(p failpoint.Point) bool {
 	name := string(p)
-	return strings.HasPrefix(name, "import-") || strings.HasPrefix(name, "claim-") || strings.HasPrefix(name, "dispose-")
+	return strings.HasPrefix(name, "import-") || strings.HasPrefix(name, "claim-") || strings.HasPrefix(name, "dispose-") || strings.HasPrefix(name, "forget-")
 }
 
 // failPairs draws pairs: a process dies at one point, and the one that recovers from it at another, of its start or

@@ -43,6 +43,7 @@ type operations struct {
 
 	mu         sync.Mutex
 	cancelled  bool
+	deleting   bool  // cancelled, and the state is to go
 	processing bool  // the attempt has come so far
 	incomplete error // why the last checkpoint of a stop is missing
 }
@@ -449,7 +450,7 @@ func (o *operations) cancelFor(ctx context.Context, request string, c admin.Canc
 func (s *service) cancel(_ context.Context, deleteState bool) {
 	s.ops.mu.Lock()
 	first := !s.ops.cancelled
-	s.ops.cancelled = true
+	s.ops.cancelled, s.ops.deleting = true, s.ops.deleting || first && deleteState && !s.cfg.DisabledCheckpoints
 	s.ops.mu.Unlock()
 	if !first {
 		return
@@ -461,9 +462,6 @@ func (s *service) cancel(_ context.Context, deleteState bool) {
 		s.log.Info("cancelled: the last checkpoint and the savepoint are taken")
 	default:
 		s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
-	}
-	if r := s.runner.Load(); r != nil && deleteState {
-		r.Forget()
 	}
 	if s.cfg.Stopping != nil {
 		s.cfg.Stopping()

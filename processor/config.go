@@ -154,6 +154,9 @@ type Config struct {
 
 	// Stopping is called when the service begins to stop because it was cancelled, by its listener or its control topic.
 	Stopping func()
+	// Outlived is called when the service ends because the application was cancelled, and its state deleted, while this
+	// instance did not answer: no last checkpoint of it is missing.
+	Outlived func()
 	// Logger gets what the service has to say. Default slog.Default().
 	Logger *slog.Logger
 	// Listener is told what happens, beside the log.

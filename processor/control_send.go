@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -47,6 +46,10 @@ type Outcome struct {
 	Replies []Reply `json:"replies"`
 	// Problems are what is wrong with the whole, in lines: instances that did not reply, partitions that no part has.
 	Problems []string `json:"problems"`
+	// Notes are what is worth knowing and no problem: instances that were ended without a reply.
+	Notes []string `json:"notes,omitempty"`
+	// Deleted is what a cancel has deleted after the instances had ended; they delete it themselves where they can.
+	Deleted *Forgotten `json:"deleted,omitempty"`
 }
 
 // Err sums an outcome up: nil when all went well. Its code is that of the first instance that failed.
@@ -68,8 +71,15 @@ func (o Outcome) Err() error {
 // SendAll sends a command to all instances of the application and waits for their replies. The error is that nothing could
 // be sent; what the instances made of it is in the outcome.
 func SendAll(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
+	if cmd.Command == CancelCommand {
+		return Cancel(ctx, application, cfg, cmd)
+	}
+	return sendAll(ctx, application, cfg, cmd)
+}
+
+func sendAll(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = discardLogger()
 	}
 	cl, err := kafka.NewClient(kafka.Config{Brokers: cfg.Brokers, ClientID: application + "-command", Logger: cfg.Logger, Extra: cfg.ClientOptions},
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(250*time.Millisecond), kgo.DisableIdempotentWrite())
@@ -154,7 +164,7 @@ func settledMembers(ctx context.Context, cl *kgo.Client, application string) ([]
 		case err != nil && !kafka.IsRetriable(err):
 			return nil, err
 		case err == nil && settled && len(members) == 0:
-			return nil, fault.Stopf(fault.NotRunning, "no instance of %s is running: its group has no members", application)
+			return nil, fault.Stopf(fault.NotRunning, "no instance of %s is running: %w", application, errNobody)
 		case err == nil && settled:
 			return members, nil
 		}

@@ -158,12 +158,6 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 			user.SavepointUnusable(task, ref, err)
 		}
 	}
-	lis.ForgetFailed = func(err error) {
-		log.Warn("the checkpoints are kept although they were to be deleted with the cancel", "error", err)
-		if user.ForgetFailed != nil {
-			user.ForgetFailed(err)
-		}
-	}
 	lis.StartsEmpty = func(task element.TaskID, at element.CheckpointName) {
 		log.Info("a task starts without state at its committed offset, as was committed there", "task", task.String(), "checkpoint", at.String())
 		if user.StartsEmpty != nil {

@@ -19,6 +19,8 @@ type reads struct {
 	group string
 	// run is the run that this process takes part in; see runs.go.
 	run int64
+	// life is that of the application at the start of this process; see snapshot.Handle.
+	life uint64
 	// waiting, when set, is called every stableLong while a stable read waits.
 	waiting func(context.Context)
 	// owned, when set, gives the partitions that are assigned: a topic has at least those.
@@ -41,6 +43,9 @@ func (r reads) Stable(ctx context.Context, tps []element.TopicPartition) (map[el
 	defer r.whileWaiting(ctx)()
 	got, err := kafka.StableOffsets(ctx, r.cl, r.group, tps)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.sameLife(ctx, got); err != nil {
 		return nil, err
 	}
 	out := make(map[element.TopicPartition]engine.Committed, len(got))

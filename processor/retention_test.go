@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/admin"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/testbed"
 )
 
@@ -52,4 +54,58 @@ func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
 			require.Equal(t, retention == DeleteOnCancellation, log.count("starts without state") > 1)
 		})
 	}
+}
+
+// Instances are cancelled one after the other. What the first one had goes on in the second, with its state; the last one
+// deletes all of it.
+func TestTheLastInstanceThatIsCancelledDeletes(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	const app = "onebyone"
+	b.groups[app] = true
+	done := map[string]chan error{}
+	at := map[string]outside{}
+	var cfg Config
+	for _, name := range []string{"a", "b"} {
+		c, o := b.instance(name)
+		c.Retention, c.MemoryThreshold = DeleteOnCancellation, -1
+		ended := make(chan error, 1)
+		cfg, at[name], done[name] = c, o, ended
+		go func() { ended <- Run(t.Context(), countByKey(t, app), c) }()
+		o.says("/readyz", 200, "processing")
+	}
+	files := func() (n int) {
+		require.NoError(t, filepath.WalkDir(cfg.CheckpointsDir, func(_ string, d os.DirEntry, err error) error {
+			if err == nil && strings.HasPrefix(d.Name(), "chk-") {
+				n++
+			}
+			return err
+		}))
+		return n
+	}
+	highest := func(all int) (n int64) {
+		require.Eventually(t, func() bool { return len(b.counts()) >= all && b.lag(app) == 0 }, 30*time.Second, 20*time.Millisecond)
+		for _, c := range b.counts() {
+			n = max(n, c.n)
+		}
+		return n
+	}
+	b.put(100)
+	require.EqualValues(t, 10, highest(100))
+	_, err := at["a"].client().Cancel(t.Context(), admin.Cancel{})
+	require.NoError(t, err)
+	require.NoError(t, <-done["a"])
+	require.NotZero(t, files())
+	b.put(100)
+	require.EqualValues(t, 20, highest(200), "with the whole state")
+	_, err = at["b"].client().Cancel(t.Context(), admin.Cancel{})
+	require.NoError(t, err)
+	require.NoError(t, <-done["b"])
+	require.Zero(t, files())
+	out, err := SendAll(t.Context(), app, cfg, Send{Command: CancelCommand, Timeout: time.Second})
+	require.NoError(t, err)
+	require.NoError(t, out.Err(), "again: nothing is left to do")
+	cfg.Retention = RetainOnCancellation
+	_, err = SendAll(t.Context(), app, cfg, Send{Command: CancelCommand, Timeout: time.Second})
+	require.Equal(t, fault.NotRunning, fault.CodeOf(err), "%v", err)
 }

@@ -109,7 +109,8 @@ func (s *service) open(ctx context.Context) error {
 		what string // as it is told who asks, "": the step says it itself, or goes on with the one before
 		do   func(context.Context) error
 	}{
-		{"", s.openIdentity}, {"", s.openAdmin}, {"", s.openCluster}, {"", s.openReads}, {"", s.openControl},
+		{"", s.openIdentity}, {"", s.openAdmin}, {"", s.openCluster}, {"", s.openReads},
+		{"reading the committed offsets of the group " + s.plan.Application, s.openLife}, {"", s.openControl},
 		{"opening the checkpoint directory", s.openCheckpoints}, {"opening the local copy of the state", s.openLocal}, {"", s.openSpill},
 		{"reading the control topic", s.awaitControl}, {"joining the group " + s.plan.Application, s.openKafka},
 	}
@@ -288,18 +289,15 @@ func (s *service) run(ctx context.Context) error {
 		s.cancel(ctx, false) // also when whoever asked for the savepoint waits no more
 	}
 	s.runner.Store(nil)
-	if r.Forgotten() {
-		s.deleteCheckpoints(ctx)
-	}
 	s.farewell(ctx, err)
-	return err
+	return s.settleCancel(ctx, err)
 }
 
 // engineConfig gives the engine's part of the settings.
 func (s *service) engineConfig() engine.Config {
 	c := s.cfg
 	e := engine.Config{
-		Application: s.plan.Application, Instance: s.instance, ClusterID: s.cluster.ID, Incarnation: s.incarnation,
+		Application: s.plan.Application, Instance: s.instance, ClusterID: s.cluster.ID, Incarnation: s.incarnation, Life: s.reads.life,
 		Interval: c.Interval, CheckpointTimeout: c.CheckpointTimeout, MinPause: c.MinPause,
 		MaxConcurrent: c.MaxConcurrent, TolerableFailures: max(c.TolerableFailures, checkpoint.Unlimited), TransactionTimeout: c.TransactionTimeout,
 		AtLeastOnce: c.loose(), NoSnapshots: c.DisabledCheckpoints,
@@ -358,11 +356,12 @@ func (s *service) sayHow() {
 	}
 }
 
-// farewell leaves the group, unless the operator named the instance: then it is expected back under that name. It leaves
+// farewell leaves the group, unless the operator named the instance: then it is expected back under that name, but not after
+// a cancel that deletes the state. It leaves
 // also when it stops for good, since the repair may need a group without members (offsets are set only then). One that
 // was fenced stays silent: the name belongs to another process now.
 func (s *service) farewell(ctx context.Context, err error) {
-	if fault.CodeOf(err) == fault.Fenced || s.cfg.InstanceID != "" {
+	if fault.CodeOf(err) == fault.Fenced || s.cfg.InstanceID != "" && !s.ops.deletes() && !errors.Is(err, errOtherLife) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)

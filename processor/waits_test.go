@@ -42,7 +42,7 @@ func TestAnInstanceSaysWhatItWaitsFor(t *testing.T) {
 		"the control topic":     {kmsg.ListOffsets, "reading the control topic"},
 		"the group's round":     {kmsg.JoinGroup, "the group waiting-member"},
 		"the transactional ids": {kmsg.InitProducerID, "attempt 1: the end of transactions"},
-		"the committed offsets": {kmsg.OffsetFetch, "attempt 1: the end of transactions"},
+		"the committed offsets": {kmsg.OffsetFetch, "reading the committed offsets of the group waiting-member"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tb, fake := testbed.NewFake(t, "one request is kept waiting, whoever sends it")

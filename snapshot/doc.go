@@ -54,5 +54,5 @@
 // list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (tasks that only share a name),
 // persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
 // savepointcodec.go, savepointread.go, savepointparts.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
-// remove.go and deleteown.go (all of an application, all of this instance).
+// remove.go (all of an application).
 package snapshot

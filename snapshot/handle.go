@@ -57,13 +57,26 @@ type Handle struct {
 	// PartitionCount is the topic's at the checkpoint.
 	PartitionCount int32
 	StoreID        string
+	// Life counts how often the application was cancelled with its state deleted. Whoever began in an earlier life than
+	// the one that the group's handles are of is over.
+	Life uint64
 }
 
 const (
 	handlePrefix  = "mw"
-	handleVersion = 1
-	handleHead    = "mw1:"
+	handleVersion = 2
+	// Version 1 has no life: it is that of the first one.
+	handleHead     = "mw1:"
+	handleHeadLife = "mw2:"
 )
+
+// head is what the text form begins with.
+func (h Handle) head() string {
+	if h.Life > 0 {
+		return handleHeadLife
+	}
+	return handleHead
+}
 
 var handleText = base64.RawURLEncoding.Strict()
 
@@ -85,8 +98,11 @@ func (h Handle) Encode() (string, error) {
 	b = append(b, h.TopicID[:]...)
 	b = binary.AppendUvarint(b, uint64(h.PartitionCount))
 	b = appendString(b, h.StoreID)
-	b = binary.BigEndian.AppendUint32(b, handleCRC(b))
-	s := handleHead + handleText.EncodeToString(b)
+	if h.Life > 0 {
+		b = binary.AppendUvarint(b, h.Life)
+	}
+	b = binary.BigEndian.AppendUint32(b, handleCRC(h.head(), b))
+	s := h.head() + handleText.EncodeToString(b)
 	if len(s) > MaxHandleSize {
 		return "", fmt.Errorf("handle: %d bytes, Kafka takes %d", len(s), MaxHandleSize)
 	}
@@ -94,7 +110,7 @@ func (h Handle) Encode() (string, error) {
 }
 
 // handleCRC covers the prefix with its version too.
-func handleCRC(b []byte) uint32 { return crc32c(append([]byte(handleHead), b...)) }
+func handleCRC(head string, b []byte) uint32 { return crc32c(append([]byte(head), b...)) }
 
 func (h Handle) validate() error {
 	switch {
@@ -126,7 +142,7 @@ func ParseHandle(s string) (Handle, error) {
 	switch {
 	case n > handleVersion:
 		return Handle{}, fmt.Errorf("%w: %d, this program reads up to %d", ErrHandleNewer, n, handleVersion)
-	case n < handleVersion:
+	case n < 1:
 		return Handle{}, fmt.Errorf("%w: version %d", ErrHandleDamaged, n)
 	case len(s) > MaxHandleSize:
 		return Handle{}, fmt.Errorf("%w: %d bytes", ErrHandleDamaged, len(s))
@@ -135,17 +151,17 @@ func ParseHandle(s string) (Handle, error) {
 	if err != nil || strings.ContainsAny(text, "\r\n") {
 		return Handle{}, fmt.Errorf("%w: not base64", ErrHandleDamaged)
 	}
-	if len(b) < 4 || binary.BigEndian.Uint32(b[len(b)-4:]) != handleCRC(b[:len(b)-4]) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b[len(b)-4:]) != handleCRC(s[:len(s)-len(text)], b[:len(b)-4]) {
 		return Handle{}, fmt.Errorf("%w: checksum mismatch", ErrHandleDamaged)
 	}
-	h, err := decodeHandle(b[:len(b)-4])
+	h, err := decodeHandle(b[:len(b)-4], n > 1)
 	if err != nil {
 		return Handle{}, fmt.Errorf("%w: %v", ErrHandleDamaged, err)
 	}
 	return h, nil
 }
 
-func decodeHandle(b []byte) (Handle, error) {
+func decodeHandle(b []byte, life bool) (Handle, error) {
 	c := &cursor{b: b}
 	h := Handle{Kind: HandleKind(c.u8("kind"))}
 	h.Root.Name = c.name("name")
@@ -162,6 +178,11 @@ func decodeHandle(b []byte) (Handle, error) {
 	h.TopicID = c.topicID("topic id")
 	h.PartitionCount = c.i32("partition count")
 	h.StoreID = c.str("store id", maxStateName)
+	if life {
+		if h.Life = c.uvarint("life"); h.Life == 0 {
+			c.fail("life 0 in a handle of version 2")
+		}
+	}
 	if err := c.end(); err != nil {
 		return Handle{}, err
 	}

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"strings"
 	"testing"
 
@@ -35,6 +36,9 @@ func drawHandle(rt *rapid.T) Handle {
 		Partition: rapid.Int32Min(0).Draw(rt, "p"), Offset: rapid.Int64Min(0).Draw(rt, "off"), LeaderEpoch: rapid.Int32Range(-1, 1<<31-2).Draw(rt, "epoch"),
 		ClusterID: rapid.StringN(0, 40, 120).Draw(rt, "cluster"), PartitionCount: rapid.Int32Min(0).Draw(rt, "count"), StoreID: rapid.StringN(0, 40, 120).Draw(rt, "store"),
 	}
+	if rapid.Bool().Draw(rt, "later life") {
+		h.Life = rapid.Uint64Min(1).Draw(rt, "life")
+	}
 	copy(h.TopicID[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "topic"))
 	if rapid.Bool().Draw(rt, "checkpoint") {
 		h.Kind = HandleCheckpoint
@@ -62,7 +66,7 @@ func TestHandleOfOthersIsTold(t *testing.T) {
 	for s, want := range map[string]error{
 		"": ErrHandleForeign, "member-1": ErrHandleForeign, "mw": ErrHandleForeign, "mw:": ErrHandleForeign, "mwx1:abc": ErrHandleForeign,
 		"mw01:abc": ErrHandleForeign, "mw-1:abc": ErrHandleForeign, "mw99999999:": ErrHandleForeign, "AgAAAAAAAAAA": ErrHandleForeign, `{"a":1}`: ErrHandleForeign,
-		"mw2:whatever": ErrHandleNewer, "mw17:": ErrHandleNewer,
+		"mw2:whatever": ErrHandleDamaged, "mw3:whatever": ErrHandleNewer, "mw17:": ErrHandleNewer,
 		"mw0:": ErrHandleDamaged, "mw1:": ErrHandleDamaged, "mw1:***": ErrHandleDamaged, good[:len(good)-1]: ErrHandleDamaged, good + "A": ErrHandleDamaged,
 		good + "\n": ErrHandleDamaged, good + "=": ErrHandleDamaged, strings.Replace(good, "mw1:", "mw1:\n", 1): ErrHandleDamaged,
 		"mw1:" + strings.Repeat("A", MaxHandleSize): ErrHandleDamaged,
@@ -107,6 +111,16 @@ func TestHandleThatCannotBeIsNotEncoded(t *testing.T) {
 
 // TestHandleWithAValidChecksumIsStillChecked: whoever may commit offsets can compute the checksum too.
 func TestHandleWithAValidChecksumIsStillChecked(t *testing.T) {
+	first, err := sampleHandle().Encode()
+	require.NoError(t, err)
+	raw, err := base64.RawURLEncoding.DecodeString(first[len(handleHead):])
+	require.NoError(t, err)
+	for _, more := range [][]byte{nil, {0}, {1, 0}} { // a life that is missing, none, or followed by something
+		b := append(raw[:len(raw)-4:len(raw)-4], more...)
+		b = binary.BigEndian.AppendUint32(b, handleCRC(handleHeadLife, b))
+		_, err := ParseHandle(handleHeadLife + base64.RawURLEncoding.EncodeToString(b))
+		require.ErrorIs(t, err, ErrHandleDamaged)
+	}
 	for _, body := range [][]byte{{}, {2}, {9, 0, 0}, append([]byte{2}, make([]byte, 16)...), append(append([]byte{2}, make([]byte, 16)...), 0xff, 0xff, 0xff, 0xff, 0x0f)} {
 		b := appendCRCForTest(body)
 		_, err := ParseHandle(handleHead + base64.RawURLEncoding.EncodeToString(b))
@@ -115,6 +129,6 @@ func TestHandleWithAValidChecksumIsStillChecked(t *testing.T) {
 }
 
 func appendCRCForTest(b []byte) []byte {
-	c := handleCRC(b)
+	c := handleCRC(handleHead, b)
 	return append(b, byte(c>>24), byte(c>>16), byte(c>>8), byte(c))
 }

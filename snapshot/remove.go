@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/millweir/millweir/internal/failpoint"
 )
 
 // Holdings is what a checkpoint directory holds of one application.
@@ -20,6 +22,7 @@ type Holdings struct {
 	Foreign []string
 
 	names []string
+	sizes []int64 // of names
 }
 
 // HoldingsOf looks what a checkpoint directory holds of an application. The state is not read.
@@ -42,6 +45,7 @@ func HoldingsOf(ctx context.Context, st Storage, application string) (Holdings, 
 			continue
 		}
 		h.Files, h.Bytes, h.names = h.Files+1, h.Bytes+f.Length, append(h.names, f.Name)
+		h.sizes = append(h.sizes, f.Length)
 		if inst := path.Base(dir); !slices.Contains(h.Instances, inst) {
 			h.Instances = append(h.Instances, inst)
 		}
@@ -52,22 +56,7 @@ func HoldingsOf(ctx context.Context, st Storage, application string) (Holdings, 
 // Remove deletes all checkpoints of an application, as Holdings has found them, durably. No instance of it may run. What was
 // interrupted is done again by another call with what is left. The directory itself, its identity and other applications stay.
 func (h Holdings) Remove(ctx context.Context, st Storage) error {
-	dirs := map[string]bool{}
-	// Markers go first and data goes last: whoever looks at what an interruption has left finds nothing that misses a part.
-	order := slices.Clone(h.names)
-	slices.SortStableFunc(order, func(a, b string) int { return removalRank(a) - removalRank(b) })
-	for i, name := range order {
-		if i > 0 && removalRank(order[i-1]) != removalRank(name) {
-			if err := syncDirs(ctx, st, dirs); err != nil {
-				return err
-			}
-		}
-		if err := st.Delete(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the checkpoints of %s: %w", h.Application, err)
-		}
-		dirs[path.Dir(name)] = true
-	}
-	if err := syncDirs(ctx, st, dirs); err != nil {
+	if err := h.remove(ctx, st, h.names); err != nil {
 		return err
 	}
 	d, ok := st.(Directories)
@@ -81,6 +70,38 @@ func (h Holdings) Remove(ctx context.Context, st Storage) error {
 	}
 	_, err := d.Retire(ctx, h.Application+"/", never)
 	return err
+}
+
+// RemoveCheckpoints deletes the checkpoints that Holdings has found, durably, and leaves the announcements of the instances.
+// No committed handle may name one of them. An instance may have started since, and have written others.
+func (h Holdings) RemoveCheckpoints(ctx context.Context, st Storage) (files int, bytes int64, err error) {
+	var names []string
+	for i, name := range h.names {
+		if removalRank(name) < 3 {
+			names, files, bytes = append(names, name), files+1, bytes+h.sizes[i]
+		}
+	}
+	return files, bytes, h.remove(ctx, st, names)
+}
+
+func (h Holdings) remove(ctx context.Context, st Storage, names []string) error {
+	dirs := map[string]bool{}
+	// Markers go first and data goes last: whoever looks at what an interruption has left finds nothing that misses a part.
+	order := slices.Clone(names)
+	slices.SortStableFunc(order, func(a, b string) int { return removalRank(a) - removalRank(b) })
+	for i, name := range order {
+		if i > 0 && removalRank(order[i-1]) != removalRank(name) {
+			if err := syncDirs(ctx, st, dirs); err != nil {
+				return err
+			}
+		}
+		if err := st.Delete(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the checkpoints of %s: %w", h.Application, err)
+		}
+		dirs[path.Dir(name)] = true
+		failpoint.Hit(failpoint.ForgetFileAfter)
+	}
+	return syncDirs(ctx, st, dirs)
 }
 
 // removalRank orders the kinds of files: markers, roots, data, announcements.

@@ -26,16 +26,21 @@ var unfinished = []string{"Ongoing", "PrepareEpochFence"}
 //
 // It gives the ids that were fenced. An error leaves the rest to the timeout; nothing depends on it but time.
 func (m *Manager) FenceGone(ctx context.Context, instances []string, living func(context.Context) ([]string, error)) ([]string, error) {
+	return m.cfg.FenceGone(ctx, instances, living)
+}
+
+// FenceGone is that of a manager, for who has none. Without an Instance no id is its own.
+func (c Config) FenceGone(ctx context.Context, instances []string, living func(context.Context) ([]string, error)) ([]string, error) {
 	owner := map[string]string{} // by transactional id
 	for _, name := range instances {
-		for slot := 0; name != m.cfg.Instance && slot < maxSlots; slot++ {
-			owner[TransactionalID(m.cfg.Application, name, slot)] = name
+		for slot := 0; name != c.Instance && slot < maxSlots; slot++ {
+			owner[TransactionalID(c.Application, name, slot)] = name
 		}
 	}
 	if len(owner) == 0 {
 		return nil, nil
 	}
-	cl, err := kafka.NewClient(m.cfg.Kafka)
+	cl, err := kafka.NewClient(c.Kafka)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +65,7 @@ func (m *Manager) FenceGone(ctx context.Context, instances []string, living func
 		if slices.Contains(alive, owner[t.TxnID]) {
 			continue
 		}
-		if err := m.cfg.fenceID(ctx, t.TxnID); err != nil {
+		if err := c.fenceID(ctx, t.TxnID); err != nil {
 			return fenced, fmt.Errorf("end the transaction of %s: %w", t.TxnID, err)
 		}
 		fenced = append(fenced, t.TxnID)

@@ -114,6 +114,12 @@ func (f *sendFlags) report(out io.Writer, o processor.Outcome, done func(process
 		}
 		fmt.Fprintf(w, "%s\t%s\n", r.Instance, text)
 	}
+	for _, n := range o.Notes {
+		fmt.Fprintf(w, "%s: when it wakes up, it ends\n", n)
+	}
+	if o.Deleted != nil {
+		fmt.Fprintln(w, "all instances have ended, and the checkpoints are deleted")
+	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -148,6 +154,10 @@ func newCancel() *cobra.Command {
 
 With --savepoint the last checkpoint is a savepoint, too: complete, and not behind what was committed. An instance that cannot
 write its part says so and goes on, and the command fails.
+
+With checkpointing.retention: delete-on-cancellation and without --savepoint, the checkpoints are deleted when nobody is in the group
+any more, and nothing before that. An instance that does not reply keeps them until its group.session-timeout is over: cancel again
+then, which does the rest, also when no instance runs. With --admin the last instance that is cancelled deletes them.
 
 Exit code 0 when all have ended well, 43 when no instance runs or one did not reply, else that of the first one that failed.`,
 		Example: "  processor cancel orders.yaml\n  processor cancel orders.yaml --savepoint\n  processor cancel orders.yaml --savepoint=/var/lib/savepoints\n  processor cancel --admin 127.0.0.1:8080",

@@ -113,6 +113,7 @@ func runFile(cmd *cobra.Command, file string, f runFlags) error {
 	cfg.Stopping = cancelled
 	end := &ending{stop: ctx}
 	end.watch(&cfg.Listener)
+	cfg.Outlived = end.pardon
 	defer end.insist(cfg.ShutdownTimeout, cmd.ErrOrStderr())()
 	if !f.embedded {
 		return end.after(processor.Run(ctx, svc.Plan, cfg))

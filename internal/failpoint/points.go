@@ -61,6 +61,9 @@ const (
 	ClaimAfter         Point = "claim-after"
 	DisposeBefore      Point = "dispose-before"
 	DisposeAfter       Point = "dispose-after"
+	ForgetBefore       Point = "forget-before"
+	ForgetAfter        Point = "forget-after"
+	ForgetFileAfter    Point = "forget-file-after"
 )
 
 // Info describes a point.
@@ -127,5 +130,8 @@ var Points = []Info{
 	{ClaimBefore, false, "the claimed savepoint is found to be needed no more; it is whole"},
 	{DisposeBefore, false, "the metadata of a savepoint is about to be deleted"},
 	{DisposeAfter, false, "it is gone durably; the data is there"},
+	{ForgetBefore, false, "a cancel that deletes: nobody is in the group, nobody can commit; the application is whole"},
+	{ForgetAfter, false, "it is committed that no state belongs to the positions; all files are there"},
+	{ForgetFileAfter, false, "one file of the application is deleted, others are not"},
 	{ClaimAfter, false, "the claimed savepoint is gone; the engine has not heard"},
 }

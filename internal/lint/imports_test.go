@@ -41,7 +41,7 @@ var allowed = map[string][]string{
 	"engine/restart":            {"element", "topology", "internal/rules", "internal/fault"},
 	"engine":                    {"engine/gate", "engine/restart", "element", "topology", "checkpoint", "snapshot", "internal/failpoint", "internal/fault"},
 	"admin":                     {"checkpoint", "internal/fault"},
-	"processor":                 {"admin", "engine/restart", "internal/rules", "element", "topology", "checkpoint", "snapshot", "store", "txn", "kafkasrc", "kafkasink", "engine", "internal/kafka", "internal/fault", "internal/vfs", franz},
+	"processor":                 {"admin", "engine/restart", "internal/rules", "element", "topology", "checkpoint", "snapshot", "store", "txn", "kafkasrc", "kafkasink", "engine", "internal/kafka", "internal/failpoint", "internal/fault", "internal/vfs", franz},
 	"pipeline":                  {"element", "topology", "serde", "serde/json", "serde/avro", "internal/yamlx", "internal/fault"},
 	"config":                    {"engine/restart", "internal/rules", "processor", "pipeline", "topology", "internal/yamlx", "internal/fault"},
 	"internal/testbed":          {"integration/kafkatest", franz},

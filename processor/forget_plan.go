@@ -1,0 +1,76 @@
+package processor
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// anyLife is a cancel's that does not come from an instance.
+const anyLife = math.MaxUint64
+
+// lifeOf is the newest life that committed handles are of. What is no handle is passed over: a start refuses it.
+func lifeOf(committed map[element.TopicPartition]kafka.Committed) (life uint64) {
+	for _, c := range committed {
+		if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil {
+			life = max(life, h.Life)
+		}
+	}
+	return life
+}
+
+// forgetting is what has to be committed so that no state belongs to the positions of a group.
+type forgetting struct {
+	Life    uint64                                     // that begins with it
+	Handles map[element.TopicPartition]snapshot.Handle // of all partitions; empty: nothing is to be committed
+}
+
+// planForget decides it from all that the group has committed. The commit of it is the cancel: before it the application is
+// whole, after it nothing of it is left but positions and files that nobody asks for. It goes to all partitions at once, and
+// to those too that have no state, so that whoever sleeps learns of it with whatever it wakes up to.
+//
+// of is the life that the cancel is of: a later one is not touched. With anyLife it is the one that is found, and since a cancel
+// may have come so far before, what begins a life and has no state is left as it is.
+func planForget(committed map[element.TopicPartition]kafka.Committed, incarnation element.Incarnation, of uint64) (forgetting, error) {
+	f := forgetting{Handles: map[element.TopicPartition]snapshot.Handle{}}
+	done := of == anyLife
+	var id element.CheckpointID
+	life := lifeOf(committed)
+	if life > of {
+		return forgetting{}, fault.Stopf(fault.OK, "%w", errOtherLife)
+	}
+	for _, tp := range slices.SortedFunc(maps.Keys(committed), func(a, b element.TopicPartition) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	}) {
+		c := committed[tp]
+		if !c.Found {
+			continue
+		}
+		h, err := snapshot.ParseHandle(c.Metadata)
+		if err != nil {
+			return forgetting{}, fault.Stopf(fault.HandleMismatch, "committed offset %d of %s: %w", c.Offset, tp, err)
+		}
+		if h.Offset != c.Offset || h.Partition != tp.Partition {
+			return forgetting{}, fault.Stopf(fault.HandleMismatch, "committed offset %d of %s does not match its checkpoint, which stands at %d of partition %d: another tool moved it", c.Offset, tp, h.Offset, h.Partition)
+		}
+		done = done && h.Kind == snapshot.HandleEmpty && h.Life == life && life > 0
+		id = max(id, h.Root.Name.ID)
+		f.Handles[tp] = h
+	}
+	if done || len(f.Handles) == 0 {
+		return forgetting{Life: life}, nil
+	}
+	f.Life = life + 1
+	for tp, h := range f.Handles {
+		h.Kind, h.Life = snapshot.HandleEmpty, f.Life
+		h.Root = snapshot.RootRef{Name: element.CheckpointName{ID: id + 1, Incarnation: incarnation}}
+		f.Handles[tp] = h
+	}
+	return f, nil
+}

@@ -1,0 +1,131 @@
+package processor
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// groupPlay plays with what a group has committed.
+type groupPlay struct {
+	t  require.TestingT
+	at map[element.TopicPartition]kafka.Committed
+}
+
+func inputOf(p int32) element.TopicPartition {
+	return element.TopicPartition{Topic: "in", Partition: p}
+}
+
+func (g groupPlay) put(h snapshot.Handle) {
+	text, err := h.Encode()
+	require.NoError(g.t, err)
+	g.at[inputOf(h.Partition)] = kafka.Committed{Found: true, Offset: h.Offset, LeaderEpoch: h.LeaderEpoch, Metadata: text}
+}
+
+func (g groupPlay) handle(p int32) snapshot.Handle {
+	h, err := snapshot.ParseHandle(g.at[inputOf(p)].Metadata)
+	require.NoError(g.t, err)
+	return h
+}
+
+// checkpoint is what an instance commits that began in a life.
+func (g groupPlay) checkpoint(life uint64, id element.CheckpointID, p int32, offset int64) {
+	name := element.CheckpointName{ID: id, Incarnation: 7}
+	h := snapshot.Handle{Kind: snapshot.HandleCheckpoint, Root: snapshot.RootRef{Name: name, Path: "app/i/chk-" + name.String() + ".root"}, Partition: p, Offset: offset, LeaderEpoch: 3, ClusterID: "c", StoreID: "s", PartitionCount: 4, Life: life}
+	g.put(h)
+}
+
+func (g groupPlay) forget(of uint64) forgetting {
+	f, err := planForget(g.at, 99, of)
+	require.NoError(g.t, err)
+	for tp, h := range f.Handles {
+		require.Equal(g.t, g.at[tp].Offset, h.Offset, "positions stay")
+		require.Equal(g.t, g.at[tp].LeaderEpoch, h.LeaderEpoch)
+		g.put(h)
+	}
+	return f
+}
+
+// What instances, cancels and reruns of them do one after the other: after a cancel no state belongs to any position, whoever
+// began before it can tell, whoever begins after it cannot be taken for one of before, and a rerun changes nothing.
+func TestACancelThatDeletesEndsALife(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		g := groupPlay{rt, map[element.TopicPartition]kafka.Committed{}}
+		began := []uint64{lifeOf(g.at)} // the lives in which processes began
+		id := element.CheckpointID(0)
+		rt.Repeat(map[string]func(*rapid.T){
+			"checkpoint": func(rt *rapid.T) {
+				id++
+				g.checkpoint(lifeOf(g.at), id, rapid.Int32Range(0, 3).Draw(rt, "p"), int64(id))
+			},
+			"start": func(*rapid.T) { began = append(began, lifeOf(g.at)) },
+			"cancel": func(rt *rapid.T) {
+				if len(g.at) == 0 {
+					require.Empty(rt, g.forget(lifeOf(g.at)).Handles)
+					return
+				}
+				before := lifeOf(g.at)
+				require.Len(rt, g.forget(lifeOf(g.at)).Handles, len(g.at))
+				for p := range int32(4) {
+					if _, ok := g.at[inputOf(p)]; !ok {
+						continue
+					}
+					h := g.handle(p)
+					require.Equal(rt, snapshot.HandleEmpty, h.Kind)
+					require.Equal(rt, before+1, h.Life)
+					require.Greater(rt, h.Root.Name.ID, id, "no commit that is known is newer")
+				}
+				id = g.maxID()
+				for _, life := range began {
+					require.Less(rt, life, lifeOf(g.at))
+					_, err := planForget(g.at, 99, life)
+					require.ErrorIs(rt, err, errOtherLife, "who is late deletes nothing of the next life")
+				}
+				began = []uint64{lifeOf(g.at)}
+				require.Empty(rt, g.forget(anyLife).Handles, "a rerun")
+			},
+		})
+	})
+}
+
+func (g groupPlay) maxID() (id element.CheckpointID) {
+	for tp := range g.at {
+		id = max(id, g.handle(tp.Partition).Root.Name.ID)
+	}
+	return id
+}
+
+// A rerun goes on where there is anything to forget: a life that has begun has a state.
+func TestACancelAgainForgetsWhatHasState(t *testing.T) {
+	g := groupPlay{t, map[element.TopicPartition]kafka.Committed{}}
+	g.checkpoint(0, 5, 0, 50)
+	g.checkpoint(0, 6, 1, 60)
+	require.EqualValues(t, 1, g.forget(anyLife).Life)
+	require.EqualValues(t, 1, lifeOf(g.at))
+	g.checkpoint(1, 8, 1, 70)
+	f := g.forget(anyLife)
+	require.EqualValues(t, 2, f.Life)
+	require.Len(t, f.Handles, 2)
+	require.EqualValues(t, 9, g.handle(0).Root.Name.ID)
+}
+
+// Offsets that no checkpoint has committed are nobody's to decide on.
+func TestACancelDoesNotForgetWhatItCannotRead(t *testing.T) {
+	for what, c := range map[string]func(kafka.Committed) kafka.Committed{
+		"foreign": func(c kafka.Committed) kafka.Committed { c.Metadata = ""; return c },
+		"moved":   func(c kafka.Committed) kafka.Committed { c.Offset++; return c },
+	} {
+		g := groupPlay{t, map[element.TopicPartition]kafka.Committed{}}
+		g.checkpoint(0, 5, 0, 50)
+		g.checkpoint(0, 5, 1, 60)
+		g.at[inputOf(1)] = c(g.at[inputOf(1)])
+		_, err := planForget(g.at, 99, anyLife)
+		require.Equal(t, fault.HandleMismatch, fault.CodeOf(err), what)
+	}
+}
