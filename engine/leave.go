@@ -104,25 +104,27 @@ func (a *attempt) onHalted(id element.TaskID) []checkpoint.Action {
 	return nil
 }
 
-// dropLeaving drops what tasks that leave with a completed checkpoint hold back behind its barrier. Their position is the
-// barrier's, so the next owner makes it again; released, it would be there twice.
-func (a *attempt) dropLeaving(p *pending) {
-	for id := range p.acks {
-		if t := a.tasks[id]; t.halted && a.allHalted(id) {
-			a.sink.Drop(id)
+// leavingWith gives the tasks that leave with the checkpoint whose completion the actions follow: the coordinator says so
+// directly behind it.
+func leavingWith(next []checkpoint.Action) []element.TaskID {
+	if len(next) > 0 {
+		if left, ok := next[0].(checkpoint.Left); ok {
+			return left.Tasks
 		}
 	}
+	return nil
 }
 
-// allHalted reports that the coordinator was told to let a task leave. Before, its output goes on as that of any other:
-// it is covered by the checkpoint that it leaves with.
-func (a *attempt) allHalted(id element.TaskID) bool {
-	for _, rev := range a.revocations {
-		if rev.tasks[id] {
-			return len(rev.halts) == 0
-		}
+// dropLeaving drops what tasks that leave with a completed checkpoint hold back behind its barrier. Their position is the
+// barrier's, so the next owner makes it again; released, it would be there twice.
+//
+// Only the coordinator knows whether a task that has halted leaves with this one. With n and a newer m in flight it leaves
+// with m: what it holds back between the two barriers is covered by m's position, so the completion of n releases it as
+// that of any other task. Were it dropped there, m would commit the position without the output.
+func (a *attempt) dropLeaving(leaving []element.TaskID) {
+	for _, id := range leaving {
+		a.sink.Drop(id)
 	}
-	return false
 }
 
 // onLeft removes tasks and tells those who wait for it.

@@ -172,7 +172,7 @@ func (a *attempt) declineAll(now time.Duration, e event) []checkpoint.Action {
 
 // execute does what the coordinator asks for. What can block runs in a worker, which reports back.
 func (a *attempt) execute(actions []checkpoint.Action) error {
-	for _, act := range actions {
+	for i, act := range actions {
 		switch act := act.(type) {
 		case checkpoint.Trigger:
 			a.trigger(act)
@@ -187,7 +187,7 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 				return err
 			}
 		case checkpoint.Complete:
-			if err := a.complete(act.ID); err != nil {
+			if err := a.complete(act.ID, leavingWith(actions[i+1:])); err != nil {
 				return err
 			}
 		case checkpoint.Left:

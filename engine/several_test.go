@@ -154,6 +154,50 @@ func TestHeldBackOutputOfALeavingTaskIsDropped(t *testing.T) {
 	require.Zero(t, ca.ended.Load())
 }
 
+// The group takes a partition while two checkpoints are in flight: its task leaves with the newer one. When the older one
+// completes, what the task emitted between the two barriers is released as that of any other, for the newer one commits
+// the position behind it.
+func TestOutputBetweenTwoBarriersOfALeavingTaskIsCommitted(t *testing.T) {
+	w := newWorld(t, 2)
+	w.others = true
+	a, b := w.member, w.join("i2")
+	var ca, cb watch
+	inCommit, release := make(chan element.CheckpointID), make(chan struct{})
+	var blocked atomic.Bool
+	w.onCommit = func(c checkpoint.Commit) (bool, error) {
+		if c.Name.ID > 0 && blocked.CompareAndSwap(false, true) {
+			inCommit <- c.Name.ID
+			<-release
+		}
+		return true, nil
+	}
+	cfg := a.config()
+	cfg.MaxConcurrent = 3
+	stopA := a.start(cfg, ca.listener())
+	w.produce(40, 4)
+	<-inCommit
+	for range 3 { // the checkpoints behind the one that waits are triggered between these
+		w.produce(40, 4)
+		time.Sleep(30 * time.Millisecond)
+	}
+	moved := make(chan struct{})
+	go func() { w.move(a, b, patient, 0); close(moved) }()
+	time.Sleep(50 * time.Millisecond)
+	close(release)
+	<-moved
+	w.mu.Lock()
+	at := w.committed[tp(0)].Offset
+	w.mu.Unlock()
+	require.Greater(t, at, int64(20), "it left with the oldest one: this proves nothing")
+	stopB := b.start(b.config(), cb.listener())
+	w.produce(40, 4)
+	w.caughtUp()
+	require.NoError(t, stopA())
+	require.NoError(t, stopB())
+	w.exact()
+	require.Zero(t, ca.ended.Load())
+}
+
 // When the last checkpoint does not end within the budget, the partition is lost: the transaction is aborted, what is
 // not committed is made again by whoever owns it, and the partitions that stay go back to the last commit as well.
 func TestALastCheckpointThatTakesTooLongIsALoss(t *testing.T) {
@@ -341,7 +385,7 @@ func TestPartitionsMoveAtRandomWhileAnythingFails(t *testing.T) {
 		ports := m.ports()
 		ports.Committer, ports.Offsets = flakyCommitter{m, f}, flakyOffsets{m, f}
 		cfg := m.config()
-		cfg.MaxChain, cfg.Interval = 3, 3*time.Millisecond
+		cfg.MaxChain, cfg.Interval, cfg.MaxConcurrent = 3, 3*time.Millisecond, 1+f.draw(3)
 		return m.startWith(cfg, ports, &Listener{
 			Joined:       func(tps []element.TopicPartition) { joined.Add(int64(len(tps))) },
 			Left:         func(tps []element.TopicPartition) { left.Add(int64(len(tps))) },

@@ -269,9 +269,9 @@ func (a *attempt) newHandle(pos element.Position) snapshot.Handle {
 	}
 }
 
-// complete makes the committed checkpoint the one that everything falls back to. An error ends the attempt, which it does
+// complete makes the committed checkpoint the one that everything falls back to; leaving are the tasks that leave with it. An error ends the attempt, which it does
 // not report as others do: the loop must not wait for a place among the events that only it takes.
-func (a *attempt) complete(id element.CheckpointID) error {
+func (a *attempt) complete(id element.CheckpointID, leaving []element.TaskID) error {
 	failpoint.Hit(failpoint.CompleteBefore)
 	p := a.inFlight(id)
 	a.pending = slices.DeleteFunc(a.pending, func(o *pending) bool { return o == p })
@@ -298,7 +298,7 @@ func (a *attempt) complete(id element.CheckpointID) error {
 		}
 	}
 	failpoint.Hit(failpoint.CompleteAfter)
-	a.dropLeaving(p)
+	a.dropLeaving(leaving)
 	a.release(id)
 	err := a.begin(p)
 	if a.r.ports.Local != nil && !a.r.cfg.NoSnapshots {

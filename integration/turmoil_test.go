@@ -6,6 +6,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,10 +27,11 @@ func turmoil(s *site, blows int) {
 	s.every = 100 * time.Millisecond
 	rnd := rand.New(rand.NewPCG(killSeed(t), 11))
 	file := s.file(totals)
+	concurrent := strconv.Itoa(1 + rnd.IntN(3))
 	start := func(i int) *process {
 		name := string(rune('a' + i))
 		return s.run(file, "--log-format", "text", "--set", "instance.id="+s.app+"-"+name,
-			"--set", "data-dir="+filepath.Join(s.dir, name), "--set", "state.checkpoints.dir="+s.checkpoints())
+			"--set", "data-dir="+filepath.Join(s.dir, name), "--set", "state.checkpoints.dir="+s.checkpoints(), "--set", "checkpointing.max-concurrent="+concurrent)
 	}
 	var jobs [3]*process
 	for i := range jobs {
@@ -88,7 +90,7 @@ func turmoil(s *site, blows int) {
 	}
 	s.nothingOpen(nil, time.Now().Add(2*transactionTimeout))
 	s.handlesAreWhole()
-	t.Logf("%v; %d records, %d outputs; %d attempts failed since the last starts", counts, n, r.RecordsOut, restarts)
+	t.Logf("%v, %s checkpoints in flight; %d records, %d outputs; %d attempts failed since the last starts", counts, concurrent, n, r.RecordsOut, restarts)
 }
 
 func TestTurmoil(t *testing.T) {

@@ -104,7 +104,7 @@ func (p *Process) run(ctx context.Context, name string) error {
 	}
 	return processor.Run(ctx, w.plan, processor.Config{
 		Brokers: w.brokers, DataDir: dir, Storage: snapshot.NewLocal(p.disk, "mem"), Backend: processor.Memory,
-		InstanceID: p.slot.instance, SessionTimeout: w.s.Session, Interval: w.s.Interval, CheckpointTimeout: w.s.Checkpoint, TransactionTimeout: w.s.Txn,
+		InstanceID: p.slot.instance, SessionTimeout: w.s.Session, Interval: w.s.Interval, CheckpointTimeout: w.s.Checkpoint, TransactionTimeout: w.s.Txn, MaxConcurrent: w.s.Concurrent,
 		AdminListen:     "off", // who waits for a connection keeps the time of a bubble from going on
 		ShutdownTimeout: shutdown, Logger: w.logger(name), ClientOptions: []kgo.Opt{kgo.Dialer(p.host.Dial)}, Decorate: decorate,
 		Listener: engine.Listener{

@@ -42,6 +42,7 @@ type Schedule struct {
 	Fsync      time.Duration
 	Load       time.Duration // the input is spread over it, and the events too
 	Events     []Event
+	Concurrent int // checkpoints in flight, at most
 }
 
 // Kind is what an event does.
@@ -119,8 +120,8 @@ func (e Event) String() string {
 
 // String tells the world of the schedule in one line, without the events.
 func (s Schedule) String() string {
-	return fmt.Sprintf("%d processes, %d brokers, %d to %d partitions, %d keys, interval %v, checkpoint timeout %v, transaction timeout %v, session %v, latency %v, fsync %v, %d events in %v",
-		s.Instances, s.Brokers, s.In, s.Out, s.Keys, s.Interval, s.Checkpoint, s.Txn, s.Session, s.Latency, s.Fsync, len(s.Events), s.Load)
+	return fmt.Sprintf("%d processes, %d brokers, %d to %d partitions, %d keys, interval %v, checkpoint timeout %v, transaction timeout %v, session %v, latency %v, fsync %v, %d events in %v, %d checkpoints in flight",
+		s.Instances, s.Brokers, s.In, s.Out, s.Keys, s.Interval, s.Checkpoint, s.Txn, s.Session, s.Latency, s.Fsync, len(s.Events), s.Load, s.Concurrent)
 }
 
 // Draw makes the schedule of a seed.
@@ -145,6 +146,7 @@ func Draw(o Options) Schedule {
 		s.Events = append(s.Events, d.event(&s))
 	}
 	slices.SortStableFunc(s.Events, func(a, b Event) int { return int(a.At - b.At) })
+	s.Concurrent = pick(d, 1, 1, 2, 3)
 	return s
 }
 
