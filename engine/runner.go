@@ -102,14 +102,19 @@ func (r *Runner) Run(ctx context.Context) error {
 
 	defer r.states.closeOthers(func(State) bool { return false })
 	defer func() { r.live(Ended, r.life.Load().attempt, r.life.Load().cause) }()
+	var failed error // the last attempt's, which has left work uncommitted
 	for n := 1; ; n++ {
 		r.live(StandingBy, n, r.life.Load().cause)
 		asg, err := r.awaitAssignment(ctx)
 		if err == nil && ctx.Err() != nil {
+			if len(r.ports.Group.Current().Partitions) > 0 { // else others do again what was not committed
+				r.stoppedWaiting(failed)
+			}
 			return nil
 		}
 		r.policy.Started(time.Since(r.start))
 		r.live(Restoring, n, nil)
+		failed = nil
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
@@ -152,15 +157,23 @@ func (r *Runner) Run(ctx context.Context) error {
 				r.ended(n, err, fault.Stop, 0)
 				return err
 			}
-			r.losses = 0
+			r.losses, failed = 0, err
 		}
 		r.live(Waiting, n, err)
 		r.ended(n, err, class, delay)
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
+			r.stoppedWaiting(failed)
 			return nil
 		}
+	}
+}
+
+// stoppedWaiting tells of a stop after a failed attempt and before the next one.
+func (r *Runner) stoppedWaiting(failed error) {
+	if failed != nil && r.lis.StoppedWaiting != nil {
+		r.lis.StoppedWaiting(fmt.Errorf("the last attempt had failed: %w", failed))
 	}
 }
 

@@ -82,6 +82,11 @@ func (o *operations) listener(user engine.Listener) engine.Listener {
 		o.mu.Unlock()
 		ended(n, err, rec, delay)
 	}
+	waiting := lis.StoppedWaiting
+	lis.StoppedWaiting = func(cause error) {
+		o.lacks(cause)
+		call(waiting, cause)
+	}
 	return lis
 }
 
@@ -93,7 +98,11 @@ func (o *operations) ended(err error) {
 	o.mu.Lock()
 	o.end = err
 	if err == nil && o.incomplete != nil {
-		o.end = fault.Stopf(fault.Unfinished, "stopped without a last checkpoint: %w", o.incomplete)
+		kept := ""
+		if o.deleting {
+			kept = ", no checkpoints were deleted"
+		}
+		o.end = fault.Stopf(fault.Unfinished, "stopped without a last checkpoint%s: %w", kept, o.incomplete)
 	}
 	o.mu.Unlock()
 	close(o.over)

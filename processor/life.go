@@ -111,6 +111,13 @@ func (o *operations) unfinished() error {
 	return o.incomplete
 }
 
+// lacks notes why the last checkpoint is missing.
+func (o *operations) lacks(cause error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.incomplete = cause
+}
+
 // pardon says that no last checkpoint was needed.
 func (o *operations) pardon() {
 	o.mu.Lock()

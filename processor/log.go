@@ -43,6 +43,10 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 				user.AttemptEnded(n, err, rec, delay)
 			}
 		},
+		StoppedWaiting: func(cause error) {
+			log.Warn("stopped without a last checkpoint, the next start does again what was not committed", "error", cause)
+			call(user.StoppedWaiting, cause)
+		},
 		Restored: func(t element.TaskID, from snapshot.RootRef, s snapshot.Stats, took time.Duration) {
 			log.Info("state restored", "task", t.String(), "checkpoint", from.Name.String(), "runs", s.DeltaRuns+s.FullRuns, "entries", s.DeltaEntries+s.FullEntries, "bytes", s.Bytes(), "local_copy", s.Local, "local_entries", s.LocalEntries, "took", took.Round(time.Millisecond))
 			if user.Restored != nil {

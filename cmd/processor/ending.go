@@ -43,6 +43,11 @@ func (e *ending) watch(l *engine.Listener) {
 		}
 		e.processing = false
 	}
+	l.StoppedWaiting = func(cause error) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.cause = cause
+	}
 }
 
 // pardon says that no last checkpoint is missing, whatever the attempts say.
