@@ -43,6 +43,19 @@ unset and has no default is a mistake. Nothing is replaced in keys, in ` + "`MIL
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | `%s` | %s |\n", set.Path, set.Type, defaultOf(set), set.Doc, refusedOf(set), set.Env(), flinkOf(set))
 	}
+	b.WriteString(`
+## Of each source
+
+They stand under ` + "`sources.NAME`" + ` of the service file, which the [service file's page](service-file.md) describes with all their
+values; Go code gives them to its sources.
+
+| key | default | meaning | in Flink |
+|---|---|---|---|
+| ` + "`sources.*.start` | `committed`" + ` | Where a partition without a checkpoint begins. | ` + "`scan.startup.mode`" + `, default group-offsets |
+| ` + "`sources.*.end` | `none`" + ` | Where the source ends. | ` + "`scan.bounded.mode`" + `, default unbounded |
+| ` + "`sources.*.on-missing` | `fail`" + ` | What happens when the position is no longer in the topic. | ` + "`auto.offset.reset`" + ` of the consumer |
+| ` + "`sources.*.on-error` | `fail`" + ` | What happens to a record that cannot be decoded or processed. | ` + "`json.ignore-parse-errors`" + ` and its like of a format, default false |
+`)
 	if later.Len() == 0 {
 		return b.String()
 	}
@@ -55,6 +68,7 @@ Only the value in the second column is accepted; it describes what the process d
 |---|---|---|---|
 `)
 	b.WriteString(later.String())
+	b.WriteString("| `state.checkpoints.dir: s3://…`, `state.savepoints.dir: s3://…` | a directory, or `file:///…` | Checkpoints and savepoints in an object store. | the same with a file system plugin |\n")
 	return b.String()
 }
 

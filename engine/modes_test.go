@@ -74,7 +74,7 @@ func TestAtLeastOnceWithoutFanInKeepsTheStateExact(t *testing.T) {
 	w.crash(countPlan(t), cfg)
 	repeats := w.gaps()
 	require.Equal(t, w.inputs(), w.greatest(), "the state is exact")
-	t.Logf("%d outputs came more than once", repeats)
+	require.Positive(t, repeats, "nothing came again: the test does not show what the mode means")
 }
 
 // With fan-in, records behind a barrier may be in the state and come again: nothing is missing, counts may be too high.

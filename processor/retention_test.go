@@ -23,16 +23,15 @@ func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
 			b := newBed(t)
 			const app = "cancelled"
 			var log logBuffer
-			cfg := b.config()
+			cfg, at := b.instance("a")
 			cfg.Retention, cfg.Logger, cfg.MemoryThreshold, cfg.CheckpointsDir = retention, log.logger(), -1, filepath.Join(b.dir, "checkpoints")
-			started := make(chan *service, 2)
-			cfg.started = func(x *service) { started <- x }
-			stop := b.start(countByKey(t, app), cfg)
-			s := <-started
+			ended := make(chan error, 1)
+			go func() { ended <- Run(t.Context(), countByKey(t, app), cfg) }()
 			b.put(100)
 			require.Eventually(t, func() bool { return len(b.counts()) >= 100 && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
-			s.cancel(t.Context(), retention == DeleteOnCancellation)
-			require.NoError(t, stop())
+			_, err := at.client().Cancel(t.Context(), admin.Cancel{})
+			require.NoError(t, err)
+			require.NoError(t, <-ended)
 			var files []string
 			require.NoError(t, filepath.WalkDir(cfg.CheckpointsDir, func(path string, d os.DirEntry, err error) error {
 				if err == nil && strings.HasPrefix(d.Name(), "chk-") {
@@ -42,7 +41,7 @@ func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
 			}))
 			require.Equal(t, retention == DeleteOnCancellation, len(files) == 0, "%v", files)
 
-			stop = b.start(countByKey(t, app), cfg)
+			stop := b.start(countByKey(t, app), cfg)
 			b.put(100)
 			require.Eventually(t, func() bool { return len(b.counts()) >= 200 && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
 			require.NoError(t, stop())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
@@ -61,11 +62,12 @@ func TestSettingTolerableFailures(t *testing.T) {
 		s := newSettled(t)
 		s.cfg.CheckpointTimeout, s.cfg.TransactionTimeout = 200*time.Millisecond, 10*time.Minute
 		s.cfg.TolerableFailures, s.cfg.Restart = tolerable, restart.Config{Strategy: restart.None}
-		var calls atomic.Int64
+		var calls, returned atomic.Int64
 		s.beforePersist(func(ctx context.Context) error {
 			if calls.Add(1) > 2 {
 				return nil
 			}
+			defer returned.Add(1)
 			return hang(ctx)
 		})
 		s.put(100)
@@ -78,9 +80,46 @@ func TestSettingTolerableFailures(t *testing.T) {
 		}
 		s.eventually(func() bool { return s.lag(s.app) == 0 }, "the third checkpoint covers the work of the two")
 		require.Equal(t, 2, s.givenUp())
+		s.eventually(func() bool { return returned.Load() == 2 }, "what was being written for them ends with them, the attempt goes on")
 		require.Empty(t, s.failures())
 		require.NoError(t, stop())
 		require.Len(t, s.counts(), 100)
+	}
+}
+
+// What hangs at the end holds a stop up for the shutdown timeout, not for its default.
+func TestSettingShutdownTimeout(t *testing.T) {
+	testbed.Alongside(t)
+	s := newSettled(t)
+	s.cfg.ShutdownTimeout, s.cfg.Restart = time.Second, restart.Config{Strategy: restart.None}
+	hangs := make(chan struct{}, 1000)
+	s.beforePersist(func(ctx context.Context) error {
+		hangs <- struct{}{}
+		return hang(ctx)
+	})
+	s.put(10)
+	stop := s.start(s.plan(0), s.cfg)
+	<-hangs
+	began := time.Now()
+	_ = stop() // with the error that the last checkpoint was not taken
+	took := time.Since(began)
+	require.GreaterOrEqual(t, took, 900*time.Millisecond, "the last checkpoint has its time")
+	require.Less(t, took, 8*time.Second)
+}
+
+// An instance with a name of its own is expected back: a stop leaves the group only without instance.id.
+func TestSettingInstanceIDStaysAMember(t *testing.T) {
+	testbed.Alongside(t)
+	for id, members := range map[string]int{"": 0, "one": 1} {
+		s := newSettled(t)
+		s.cfg.InstanceID, s.cfg.SessionTimeout = id, 30*time.Second
+		s.put(10)
+		stop := s.start(s.plan(0), s.cfg)
+		s.eventually(func() bool { return s.lag(s.app) == 0 }, "processed")
+		require.NoError(t, stop())
+		groups, err := kadm.NewClient(s.cl).DescribeGroups(t.Context(), s.app)
+		require.NoError(t, err)
+		require.Len(t, groups[s.app].Members, members, "instance.id %q", id)
 	}
 }
 

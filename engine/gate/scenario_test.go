@@ -36,7 +36,7 @@ var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios in
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(files), 40)
+	require.GreaterOrEqual(t, len(files), 60)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			want, err := os.ReadFile(file)
