@@ -26,11 +26,6 @@ var (
 	finished = codesOf(kerr.ProducerFenced, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
 		kerr.UnknownProducerID, kerr.InvalidTxnState, kerr.OutOfOrderSequenceNumber)
 
-	// The coordinator has forgotten the id, as it does with one that was of no use for transactional.id.expiration.ms (7 days),
-	// a transaction that is open not counted. Nothing has failed: a new client's id is as good. Where it is the answer to the
-	// end of a transaction the outcome is unknown all the same.
-	forgotten = codesOf(kerr.InvalidProducerIDMapping)
-
 	// A topic is gone. If it is made again under its name, a client that has produced to it goes on failing: kgo never
 	// takes the new id.
 	topicGone = codesOf(kerr.UnknownTopicOrPartition, kerr.UnknownTopicID)
