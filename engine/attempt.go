@@ -55,10 +55,9 @@ type attempt struct {
 	sink   Sink
 	stopIn context.CancelFunc // stops the source alone
 
-	co      *checkpoint.Coordinator
-	pending []*pending // the checkpoints in flight, oldest first
-	// released is closed when the output held back behind the last committed barrier has flowed on.
-	released <-chan struct{}
+	co       *checkpoint.Coordinator
+	pending  []*pending              // the checkpoints in flight, oldest first
+	released *step                   // the last change of what is held back: behind the last committed barrier it has flowed on
 	resuming <-chan struct{}         // closed unless barriers are being taken back
 	last     *snapshot.RootRef       // newest committed root of this instance
 	origin   []snapshot.SavepointRef // that the state began with

@@ -60,6 +60,7 @@
 //	from.go, claim.go, moved.go         starts from a savepoint, its end, state that changes its place
 //	join.go, leave.go                   tasks that come and go
 //	loop.go, events.go, workers.go      the coordinator's driver, what it hears, its actions
+//	held.go                             what is held back behind barriers: let go, or taken back
 //	states.go                           which states are open
 //	merge.go, renew.go                  long chains, those that cannot be merged
 //	control.go                          what is asked from outside: status, checkpoints, savepoints

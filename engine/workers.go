@@ -15,7 +15,8 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// worker runs f in a goroutine under a context that the end of the pending checkpoint ends, and reports its event.
+// worker runs f in a goroutine under a context that the end of the pending checkpoint ends, and reports its event. What fails
+// when the attempt is over, at the end of the shutdown timeout say, says nothing of the work: it was cut short.
 func (a *attempt) worker(p *pending, f func(ctx context.Context) event) { a.workerUnder(&p.stop, f) }
 
 func (a *attempt) workerUnder(stop *func(), f func(ctx context.Context) event) {
@@ -24,7 +25,9 @@ func (a *attempt) workerUnder(stop *func(), f func(ctx context.Context) event) {
 	*stop = func() { cancel(); prev() }
 	a.spawn(func() {
 		defer cancel()
-		a.report(f(ctx))
+		if e := f(ctx); e.err == nil || a.ctx.Err() == nil {
+			a.report(e)
+		}
 	})
 }
 
@@ -139,10 +142,9 @@ func (a *attempt) seal(id element.CheckpointID) {
 	// belongs to the next checkpoint.
 	a.workerUnder(&a.inFlight(id).stopSeal, func(ctx context.Context) event {
 		defer close(done)
-		select {
-		case <-released: // what was held back behind the previous barrier belongs to this transaction
-		case <-ctx.Done():
-			return event{kind: evSealed, id: id, err: ctx.Err()}
+		// What was held back behind the previous barrier belongs to this transaction.
+		if err := released.wait(ctx); err != nil {
+			return event{kind: evSealed, id: id, err: err}
 		}
 		return event{kind: evSealed, id: id, err: sink.Seal(ctx, id)}
 	})
@@ -318,58 +320,6 @@ func (a *attempt) complete(id element.CheckpointID, leaving []element.TaskID) er
 		a.afterImport()
 	}
 	return err
-}
-
-// release lets the output flow that was held back behind a barrier. It may block while the client's buffers are full,
-// so the loop does not wait for it; the next seal does.
-func (a *attempt) release(id element.CheckpointID) {
-	sink := a.sink
-	a.afterReleased(func() error {
-		failpoint.Hit(failpoint.ReleaseBefore)
-		if err := sink.Release(id); err != nil {
-			return fmt.Errorf("release the output held back behind checkpoint %d: %w", id, err)
-		}
-		failpoint.Hit(failpoint.ReleaseAfter)
-		return nil
-	})
-}
-
-// resume takes barriers back whose checkpoints were given up: what is held back behind them follows what lies before them.
-// The flush of the oldest of them may run, or be about to: it finds the barriers in place, and is waited for.
-func (a *attempt) resume(ids span, sealing []<-chan struct{}) {
-	sink, ctx := a.sink, a.ctx
-	a.afterReleased(func() error {
-		for _, done := range sealing {
-			select {
-			case <-done:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		if err := sink.Resume(ctx, ids.first, ids.last); err != nil {
-			return fmt.Errorf("take back the barriers of checkpoints %d to %d: %w", ids.first, ids.last, err)
-		}
-		return nil
-	})
-	a.resuming = a.released
-}
-
-// afterReleased runs a change of what is held back when the one before it is done. The next seal waits for the last one:
-// a barrier may be taken back while an older checkpoint commits, and then both belong before that seal.
-func (a *attempt) afterReleased(f func() error) {
-	before, done := a.released, make(chan struct{})
-	a.released = done
-	a.spawn(func() {
-		defer close(done)
-		select {
-		case <-before:
-		case <-a.ctx.Done():
-			return
-		}
-		if err := f(); err != nil && a.ctx.Err() == nil {
-			a.report(event{kind: evFailed, err: err})
-		}
-	})
 }
 
 // markCommitted writes the committed marker beside the root, by which tools tell committed roots from others. It is
