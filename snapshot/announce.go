@@ -86,7 +86,7 @@ func (r *Repository) readAnnouncement(ctx context.Context, in *instanceFiles) (a
 	case errors.Is(err, fs.ErrNotExist):
 		return announcement{}, nil
 	case err != nil:
-		return announcement{}, r.readError("", in.announced.Name, KindAnnouncement, err)
+		return announcement{}, r.readError(ctx, "", in.announced.Name, KindAnnouncement, err)
 	}
 	a, err := decodeAnnouncement(string(b), in.dir, r.storeID)
 	if err != nil {
@@ -111,7 +111,7 @@ func announcedBy(path string) (dir string, ok bool) {
 func (g *goneCleaner) forgetAnnouncements(deleted map[string]bool) error {
 	var doomed []*instanceFiles
 	for _, in := range g.gone {
-		if f := in.announced; f.Name != "" && g.old(f) && !slices.ContainsFunc(in.all, func(f FileInfo) bool { return !deleted[f.Name] }) {
+		if f := in.announced; f.Name != "" && f.NotFile == "" && g.old(f) && !slices.ContainsFunc(in.all, func(f FileInfo) bool { return !deleted[f.Name] }) {
 			doomed = append(doomed, in)
 		}
 	}

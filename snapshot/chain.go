@@ -31,7 +31,7 @@ func (r *Repository) OpenChain(ctx context.Context, entry TaskEntry, after eleme
 		o, err := r.openRun(ctx, ref)
 		if err != nil {
 			c.Close()
-			return nil, r.scanError(ref, err)
+			return nil, r.scanError(ctx, ref, err)
 		}
 		c.objs = append(c.objs, o)
 	}

@@ -76,7 +76,8 @@ func (r *Repository) clusterOf(ctx context.Context, in *instanceFiles, load func
 }
 
 // VerifyAnnouncements reads the announcements of all instances of the application and compares them with the newest root
-// beside them. It gives their number, and every one that is damaged or does not belong there, as a CorruptError. An instance
+// beside them. It gives their number, and every one that is damaged or does not belong there, as a CorruptError, and that cannot be read for
+// lack of the right to, as an UnreadableError. An instance
 // without one is no damage: what else it has left makes it known.
 func (r *Repository) VerifyAnnouncements(ctx context.Context) (read int, damage []error, err error) {
 	inv, err := r.inventory(ctx)
@@ -88,11 +89,17 @@ func (r *Repository) VerifyAnnouncements(ctx context.Context) (read int, damage 
 		if in.announced.Name == "" {
 			continue
 		}
-		_, err := r.clusterOf(ctx, in, r.rootIfWhole(ctx))
+		_, err := r.clusterOf(ctx, in, func(p filePath) (*Root, error) {
+			root, err := r.rootIfWhole(ctx)(p)
+			if isOfFile(err) {
+				return nil, nil
+			}
+			return root, err
+		})
 		if err == nil {
 			err = r.announcedHere(ctx, in)
 		}
-		if err != nil && !isDamage(err) {
+		if err != nil && !isOfFile(err) {
 			return read, damage, err
 		}
 		if read++; err != nil {

@@ -49,7 +49,7 @@
 // The package starts no goroutine. A Repository may be used from several; one Persist at a time per checkpoint name.
 // Resolve, ParseHandle and the codecs are pure.
 //
-// Files: names.go names and paths, errors.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
+// Files: names.go names and paths, errors.go with broken_linux.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
 // list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (tasks that only share a name),
 // persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with

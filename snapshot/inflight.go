@@ -61,7 +61,7 @@ func (r *Repository) RestoreInFlight(ctx context.Context, entry TaskEntry, keep 
 	for _, ref := range entry.InFlight {
 		o, err := r.openRun(ctx, ref)
 		if err != nil {
-			return applied, r.scanError(ref, err)
+			return applied, r.scanError(ctx, ref, err)
 		}
 		err = r.readInFlight(ctx, entry, ref, o, func(group int, data []byte) error {
 			if keep != nil && !keep(group) {
@@ -80,7 +80,7 @@ func (r *Repository) RestoreInFlight(ctx context.Context, entry TaskEntry, keep 
 
 func (r *Repository) readInFlight(ctx context.Context, entry TaskEntry, ref RunRef, o Object, fn func(int, []byte) error) error {
 	if ref.From != ref.To || ref.Full {
-		return r.scanError(ref, formatf("it is not a run of records in flight"))
+		return r.scanError(ctx, ref, formatf("it is not a run of records in flight"))
 	}
 	entry.States = inFlightStates
 	n, top := uint64(0), maxGroups
@@ -90,7 +90,7 @@ func (r *Repository) readInFlight(ctx context.Context, entry TaskEntry, ref RunR
 	_, err := r.scanObject(ctx, entry, ref, o, func(_ []int, e *Entry) error {
 		bad := len(e.Key) != inFlightKey || e.Deleted || binary.BigEndian.Uint64(e.Key) != n
 		if bad || binary.BigEndian.Uint32(e.Key[8:]) > uint32(top) {
-			return r.scanError(ref, formatf("record %d in flight is not valid", n))
+			return r.scanError(ctx, ref, formatf("record %d in flight is not valid", n))
 		}
 		n++
 		return fn(int(binary.BigEndian.Uint32(e.Key[8:]))-1, e.Value)

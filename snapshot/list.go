@@ -19,7 +19,7 @@ type RootInfo struct {
 	// Marked: there is a marker, readable or not.
 	Marked bool
 	Root   *Root // nil when Err is set
-	Err    error // CorruptError
+	Err    error // CorruptError; of Look also UnreadableError
 }
 
 // List gives the roots of all instances of the application, newest first within an instance, for tools and for the
@@ -27,7 +27,20 @@ type RootInfo struct {
 // while its marker is there.
 //
 // A root that goes while it is listed, because a running service cleans, is not damage and is left out.
+//
+// What cannot be read for lack of the right to is an error, an UnreadableError: it may be whole.
 func (r *Repository) List(ctx context.Context) ([]RootInfo, error) {
+	infos, err := r.Look(ctx)
+	for i := range infos {
+		if errors.As(infos[i].Err, new(*UnreadableError)) {
+			return nil, infos[i].Err
+		}
+	}
+	return infos, err
+}
+
+// Look is List for tools that go on to the next: RootInfo.Err may be an UnreadableError.
+func (r *Repository) Look(ctx context.Context) ([]RootInfo, error) {
 	inv, err := r.inventory(ctx)
 	if err != nil {
 		return nil, err
@@ -75,8 +88,11 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 			if err != nil {
 				return nil, err
 			}
-			if errors.Is(info.Err, fs.ErrNotExist) {
+			switch {
+			case errors.Is(info.Err, fs.ErrNotExist):
 				continue
+			case errors.As(info.Err, new(*UnreadableError)):
+				return nil, info.Err
 			}
 			info.Committed = true
 			out = append(out, info)
@@ -99,12 +115,17 @@ func (r *Repository) describe(ctx context.Context, inv *inventory, p filePath) (
 	switch {
 	case err == nil:
 		info.Root, info.Ref = root, ref
-	case errors.As(err, new(*CorruptError)):
+	case isOfFile(err):
 		info.Err = err
 	default:
 		return info, err
 	}
 	return info, nil
+}
+
+// isOfFile reports whether an error is that of one file, and says nothing about the others.
+func isOfFile(err error) bool {
+	return errors.As(err, new(*CorruptError)) || errors.As(err, new(*UnreadableError))
 }
 
 // judgeCommitted fills in Committed: by marker, then backwards along predecessors.
@@ -119,7 +140,6 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 			continue
 		}
 		ref, err := r.readMarker(ctx, p)
-		var bad *CorruptError
 		switch {
 		case err == nil && (infos[i].Root == nil || ref.Digest == infos[i].Ref.Digest):
 			infos[i].Committed = true
@@ -128,7 +148,7 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 			infos[i].Err = corrupt(p.name.String(), p.String(), "marker", formatf("it marks another root of that name"))
 		case errors.Is(err, fs.ErrNotExist) && !r.markerStands(ctx, p):
 			infos[i].Marked = false // a cleaner has begun to remove it
-		case errors.As(err, &bad):
+		case isOfFile(err):
 			if infos[i].Err == nil {
 				infos[i].Err = err
 			}
@@ -170,7 +190,7 @@ func (r *Repository) readMarker(ctx context.Context, root filePath) (RootRef, er
 	m.kind = markerFile
 	b, err := readAll(ctx, r.st, m.String(), int64(markerSize))
 	if err != nil {
-		return RootRef{}, r.readError(root.name.String(), m.String(), "marker", err)
+		return RootRef{}, r.readError(ctx, root.name.String(), m.String(), "marker", err)
 	}
 	ref, err := decodeMarker(b)
 	if err == nil && ref.Name != root.name {
@@ -217,7 +237,7 @@ type inventory struct {
 type instanceFiles struct {
 	dir   string
 	roots []filePath // newest first
-	all   []FileInfo // our files, but for the announcement
+	all   []FileInfo // our files, but for the announcement and for what is no file
 	// announced is the instance's announcement; its Name is empty without one.
 	announced FileInfo
 }
@@ -244,7 +264,9 @@ func (r *Repository) inventory(ctx context.Context) (*inventory, error) {
 			in.announced = f
 			continue
 		}
-		in.all = append(in.all, f)
+		if f.NotFile == "" {
+			in.all = append(in.all, f)
+		}
 		switch p.kind {
 		case rootFile:
 			in.roots = append(in.roots, p)

@@ -308,13 +308,17 @@ func (l *Local) Open(ctx context.Context, name string) (Object, error) {
 		return nil, fmt.Errorf("open %q: %w", name, fs.ErrInvalid)
 	}
 	f, err := l.fs.Open(name)
+	if no := (*vfs.NotFileError)(nil); errors.As(err, &no) {
+		return nil, formatf("it is %s, not a file", no.What)
+	}
 	if err != nil {
 		return nil, l.fault("read "+name, err)
 	}
 	return f, nil
 }
 
-// List walks the directory of the prefix. Links, devices and names that are not ours to have are passed over.
+// List walks the directory of the prefix. Names that are not ours to have are passed over, and so are links and devices that
+// do not have the name of one of our files.
 func (l *Local) List(ctx context.Context, prefix string) ([]FileInfo, error) {
 	start := "."
 	if prefix != "" {
@@ -324,30 +328,34 @@ func (l *Local) List(ctx context.Context, prefix string) ([]FileInfo, error) {
 		}
 	}
 	var out []FileInfo
-	if err := l.walk(ctx, start, &out); err != nil {
+	if err := l.walk(ctx, start, start, &out); err != nil {
 		return nil, l.fault("list "+prefix, err)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
 }
 
-func (l *Local) walk(ctx context.Context, dir string, out *[]FileInfo) error {
+func (l *Local) walk(ctx context.Context, start, dir string, out *[]FileInfo) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	entries, err := l.fs.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil // never made, or removed meanwhile
-	}
-	if err != nil {
+	case errors.Is(err, syscall.ENOTDIR) && dir != start:
+		return nil // a link to something else
+	case err != nil:
 		return err
 	}
 	for _, e := range entries {
 		name := path.Join(dir, e.Name)
 		switch {
 		case !validPath(name):
-		case e.Dir:
-			if err := l.walk(ctx, name, out); err != nil {
+		case !e.Regular && l.isOurs(name):
+			*out = append(*out, FileInfo{Name: name, NotFile: e.What})
+		case e.Dir, e.What == vfs.Link && l.kind == checkpointDir && start != "." && dir == start: // one in place of an instance's directory
+			if err := l.walk(ctx, start, name, out); err != nil {
 				return err
 			}
 		case e.Regular:
@@ -355,6 +363,16 @@ func (l *Local) walk(ctx context.Context, dir string, out *[]FileInfo) error {
 		}
 	}
 	return nil
+}
+
+// isOurs reports whether a name is that of a file which we write.
+func (l *Local) isOurs(name string) bool {
+	if _, ok := announcedBy(name); ok || name == storeIDFile || parseFilePath(name).kind != foreignFile {
+		return true
+	}
+	dir, base := path.Split(name)
+	_, _, ok := parseSavepointName(strings.TrimSuffix(dir, "/"))
+	return ok && l.kind == savepointDir && (base == savepointMeta || base == savepointData)
 }
 
 // Delete removes a file. The removal need not be durable: a file that comes back is deleted again; see SyncDir.

@@ -173,7 +173,7 @@ func readFullAt(o io.ReaderAt, b []byte, off int64) error {
 }
 
 func (m *merger) fail(p filePath, err error) error {
-	err = m.repo.readError(p.name.String(), p.String(), "run", err)
+	err = m.repo.readError(m.ctx, p.name.String(), p.String(), "run", err)
 	return ioFault(m.repo.st.Location(), "read "+p.String(), err)
 }
 

@@ -18,7 +18,8 @@ type Holdings struct {
 	Files       int
 	Bytes       int64
 	Instances   []string // sorted
-	// Foreign are files below the application's directory that are not of checkpoints. They are never removed.
+	// Foreign are files below the application's directory that are not of checkpoints, and what has the name of one and is no
+	// file. They are never removed.
 	Foreign []string
 
 	names []string
@@ -40,7 +41,7 @@ func HoldingsOf(ctx context.Context, st Storage, application string) (Holdings, 
 		if !announced {
 			dir = parseFilePath(f.Name).dir
 		}
-		if dir == "" {
+		if dir == "" || f.NotFile != "" {
 			h.Foreign = append(h.Foreign, f.Name)
 			continue
 		}

@@ -234,7 +234,7 @@ func (r *Repository) checkFiles(ctx context.Context, root *Root) error {
 			}
 			o, err := r.openRun(ctx, ref)
 			if err != nil {
-				return r.readError(parseFilePath(ref.File).name.String(), ref.File, "run", err)
+				return r.readError(ctx, parseFilePath(ref.File).name.String(), ref.File, "run", err)
 			}
 			o.Close()
 			r.know(ref)
@@ -249,7 +249,7 @@ func (r *Repository) Present(ctx context.Context, entry TaskEntry) error {
 	for _, ref := range slices.Concat(entry.Runs, entry.InFlight) {
 		o, err := r.openRun(ctx, ref)
 		if err != nil {
-			return r.readError(parseFilePath(ref.File).name.String(), ref.File, "run", err)
+			return r.readError(ctx, parseFilePath(ref.File).name.String(), ref.File, "run", err)
 		}
 		o.Close()
 	}
@@ -293,7 +293,7 @@ func (r *Repository) loadRoot(ctx context.Context, path string) (*Root, RootRef,
 	}
 	b, err := readAll(ctx, r.st, path, maxRootSize)
 	if err != nil {
-		return nil, RootRef{}, r.readError(p.name.String(), path, "root", err)
+		return nil, RootRef{}, r.readError(ctx, p.name.String(), path, "root", err)
 	}
 	root, err := decodeRoot(b)
 	switch {
@@ -309,13 +309,9 @@ func (r *Repository) loadRoot(ctx context.Context, path string) (*Root, RootRef,
 	return root, RootRef{Name: p.name, Path: path, Digest: digestOf(b)}, nil
 }
 
-// readError makes a CorruptError of a violated format and of a missing file; other errors pass.
-func (r *Repository) readError(checkpoint, file, kind string, err error) error {
-	var bad errFormat
-	if errors.As(err, &bad) || errors.Is(err, fs.ErrNotExist) {
-		return corrupt(checkpoint, file, kind, err)
-	}
-	return err
+// readError is the function of that name.
+func (r *Repository) readError(ctx context.Context, checkpoint, file, kind string, err error) error {
+	return readError(ctx, r.st, checkpoint, file, kind, err)
 }
 
 // LoadedRoot is a root or the reason why it cannot be had.

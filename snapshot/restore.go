@@ -88,19 +88,19 @@ func (r *Repository) checkChain(entry TaskEntry) error {
 func (r *Repository) scan(ctx context.Context, entry TaskEntry, ref RunRef, fn func([]int, *Entry) error) (int64, error) {
 	o, err := r.openRun(ctx, ref)
 	if err != nil {
-		return 0, r.scanError(ref, err)
+		return 0, r.scanError(ctx, ref, err)
 	}
 	defer o.Close()
 	return r.scanObject(ctx, entry, ref, o, fn)
 }
 
 // scanError names the run in an error of reading it.
-func (r *Repository) scanError(ref RunRef, err error) error {
+func (r *Repository) scanError(ctx context.Context, ref RunRef, err error) error {
 	var ours applyError
 	if errors.As(err, &ours) {
 		return ours.err
 	}
-	err = r.readError(parseFilePath(ref.File).name.String(), ref.File, "run", err)
+	err = r.readError(ctx, parseFilePath(ref.File).name.String(), ref.File, "run", err)
 	return ioFault(r.st.Location(), "read "+ref.File, err)
 }
 
@@ -115,17 +115,17 @@ func (r *Repository) scanObject(ctx context.Context, entry TaskEntry, ref RunRef
 	}()
 	rr, err := newRunReader(src, ref)
 	if err != nil {
-		return 0, r.scanError(ref, err)
+		return 0, r.scanError(ctx, ref, err)
 	}
 	if err := checkIdentity(rr.head, entry, p); err != nil {
-		return 0, r.scanError(ref, err)
+		return 0, r.scanError(ctx, ref, err)
 	}
 	states, err := mapStates(rr.head.States, entry, p)
 	if err != nil {
 		return 0, err
 	}
 	if err := rr.each(func(e *Entry) error { return fn(states, e) }); err != nil {
-		return 0, r.scanError(ref, err)
+		return 0, r.scanError(ctx, ref, err)
 	}
 	return rr.foot.tombstones, nil
 }

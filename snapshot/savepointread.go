@@ -92,15 +92,10 @@ func readSavepoint(ctx context.Context, st Storage, dir string) (*Savepoint, err
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, corrupt(dir, file, "savepoint", ErrUnfinished)
 	}
-	var bad errFormat
-	if err != nil && !errors.As(err, &bad) {
-		return nil, err
+	if err != nil {
+		return nil, readError(ctx, st, dir, file, "savepoint", err)
 	}
-	var ids savepointIDs
-	var root *Root
-	if err == nil {
-		ids, root, err = decodeSavepoint(b)
-	}
+	ids, root, err := decodeSavepoint(b)
 	if app, name, _ := parseSavepointName(dir); err == nil && (root.Application != app || root.Name.String() != name) {
 		err = formatf("it holds savepoint %s of %s", root.Name, root.Application)
 	}
@@ -133,6 +128,9 @@ func (s *Savepoint) named(err error) error {
 	var bad *CorruptError
 	if errors.As(err, &bad) {
 		return corrupt(s.dir, s.dir+"/"+savepointData, bad.Kind, bad.Err)
+	}
+	if no := (*UnreadableError)(nil); errors.As(err, &no) {
+		return fault.Stopf(fault.CheckpointDir, "%w", &UnreadableError{Checkpoint: s.dir, File: s.dir + "/" + savepointData, Kind: no.Kind, Err: no.Err})
 	}
 	return err
 }

@@ -31,6 +31,9 @@ type FileInfo struct {
 	// Modified is when the object was written, by the clock of whoever keeps it: a local disk's is that of this machine, a
 	// file server's its own. Set by List only; zero when that is not known.
 	Modified time.Time
+	// NotFile is what has the name in place of a file, "a directory"; empty for a file. Set by List only. Nothing ever deletes
+	// it.
+	NotFile string
 }
 
 // Storage keeps write-once objects under slash-separated names. Names are 1 to 4 elements of A-Z a-z 0-9 . _ -
@@ -42,10 +45,11 @@ type Storage interface {
 	// Put returns nil; on any error it is not there. A name that is taken gives fs.ErrExist and is left as it is.
 	// When ctx ends, writes fail with its error and what was written is removed.
 	Put(ctx context.Context, name string, write func(io.Writer) error) (FileInfo, error)
-	// Open opens an object for reading.
+	// Open opens an object for reading. What is no file gives an error that says so, and never blocks.
 	Open(ctx context.Context, name string) (Object, error)
 	// List gives the objects whose name starts with prefix, which is "" or ends in "/", sorted by name, without
-	// those still being written. A prefix that holds nothing gives an empty list.
+	// those still being written. A prefix that holds nothing gives an empty list. What has the name of one of this package's
+	// files and is none is listed too, with FileInfo.NotFile: it is damage, and must not pass for absence.
 	List(ctx context.Context, prefix string) ([]FileInfo, error)
 	// Delete removes an object; fs.ErrNotExist when there is none.
 	Delete(ctx context.Context, name string) error

@@ -40,12 +40,11 @@ func decodeStoreID(text string) (string, error) {
 // ReadStoreID gives the identity of a checkpoint directory; fs.ErrNotExist when it has none yet.
 func ReadStoreID(ctx context.Context, st Storage) (string, error) {
 	b, err := readAll(ctx, st, storeIDFile, int64(storeIDSize))
-	if err != nil {
-		var bad errFormat
-		if errors.As(err, &bad) {
-			return "", corrupt("", storeIDFile, KindStoreID, err)
-		}
+	if errors.Is(err, fs.ErrNotExist) {
 		return "", err
+	}
+	if err != nil {
+		return "", readError(ctx, st, "", storeIDFile, KindStoreID, err)
 	}
 	id, err := decodeStoreID(string(b))
 	if err != nil {

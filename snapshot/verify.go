@@ -15,7 +15,8 @@ import (
 type Verified struct {
 	RootInfo
 	// Damage lists every damaged or missing file of the checkpoint, each error a CorruptError or one that says that a
-	// run holds other states than the root lists. Empty: all that the root names is whole.
+	// run holds other states than the root lists; and those that cannot be read for lack of the right to, each an
+	// UnreadableError. Empty: all that the root names is whole.
 	Damage []error
 	Runs   int   // read
 	Bytes  int64 // of them
@@ -26,11 +27,11 @@ type Verified struct {
 // each to each. The error is for a directory that cannot be read, not for damage. A run that several checkpoints name
 // is read once. A checkpoint that a running service removes meanwhile is left out.
 func (r *Repository) VerifyAll(ctx context.Context, want func(RootInfo) bool, each func(Verified)) error {
-	infos, err := r.List(ctx)
+	infos, err := r.Look(ctx)
 	if err != nil {
 		return err
 	}
-	v := &verifier{r: r, seen: map[runKey]error{}}
+	v := &verifier{r: r, seen: map[runKey]error{}, all: true}
 	for _, info := range infos {
 		if want != nil && !want(info) {
 			continue
@@ -132,6 +133,7 @@ func (r *Repository) LoadVerified(ctx context.Context, refs []RootRef) (map[Root
 type verifier struct {
 	r    *Repository
 	seen map[runKey]error
+	all  bool // an UnreadableError counts as damage: who only looks wants to hear of every file
 }
 
 // runKey is all that the verdict on a run depends on.
@@ -153,7 +155,7 @@ func (v *verifier) root(ctx context.Context, root *Root) (damage []error, err er
 			err := v.run(ctx, e, ref)
 			switch {
 			case err == nil:
-			case isDamage(err):
+			case isDamage(err), v.all && isOfFile(err):
 				damage = append(damage, err)
 			default:
 				return damage, err

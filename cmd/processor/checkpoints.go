@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -127,7 +128,7 @@ type listed struct {
 	Name        string     `json:"name"`
 	Instance    string     `json:"instance"`
 	File        string     `json:"file"`
-	Status      string     `json:"status"` // committed, unconfirmed or damaged
+	Status      string     `json:"status"` // committed, unconfirmed, damaged or unreadable
 	Committed   bool       `json:"committed"`
 	Damage      string     `json:"damage,omitempty"`
 	Created     *time.Time `json:"created,omitempty"`
@@ -150,13 +151,14 @@ const (
 	statusCommitted   = "committed"
 	statusUnconfirmed = "unconfirmed"
 	statusDamaged     = "damaged"
+	statusUnreadable  = "unreadable"
 )
 
 func listedOf(info snapshot.RootInfo) listed {
 	out := listed{Name: info.Ref.Name.String(), Instance: info.Instance, File: info.Ref.Path, Committed: info.Committed, Status: statusUnconfirmed, Positions: []position{}}
 	switch {
 	case info.Err != nil:
-		out.Status, out.Damage = statusDamaged, info.Err.Error()
+		out.Status, out.Damage = statusOf(info.Err), info.Err.Error()
 	case info.Committed:
 		out.Status = statusCommitted
 	}
@@ -176,6 +178,14 @@ func listedOf(info snapshot.RootInfo) listed {
 	return out
 }
 
+// statusOf tells damage from a lack of access, which a change of rights mends.
+func statusOf(err error) string {
+	if errors.As(err, new(*snapshot.UnreadableError)) {
+		return statusUnreadable
+	}
+	return statusDamaged
+}
+
 func newCheckpointsList() *cobra.Command {
 	var (
 		f       storeFlags
@@ -189,6 +199,7 @@ func newCheckpointsList() *cobra.Command {
   committed    its marker says so, or a later committed one names it as predecessor
   unconfirmed  whole, but only the group's offsets can tell whether its transaction was committed
   damaged      its root or its marker cannot be read, or is missing; list does not read the state: verify does
+  unreadable   the user who runs the command has no right to read its root or its marker
 
 With --brokers it also tells which checkpoints the committed offsets of the group name.`,
 		Example: "  processor checkpoints list orders.yaml\n  processor checkpoints list --dir /var/lib/orders/checkpoints\n  processor checkpoints list orders.yaml --brokers localhost:9092",
@@ -214,7 +225,7 @@ With --brokers it also tells which checkpoints the committed offsets of the grou
 }
 
 func listCheckpoints(ctx context.Context, out io.Writer, repo *snapshot.Repository, f *storeFlags, brokers []string, asJSON bool) error {
-	infos, err := repo.List(ctx)
+	infos, err := repo.Look(ctx)
 	if err != nil {
 		return err
 	}
@@ -255,7 +266,7 @@ func listCheckpoints(ctx context.Context, out io.Writer, repo *snapshot.Reposito
 	}
 	for i := range list {
 		if list[i].Damage != "" {
-			fmt.Fprintf(out, "damaged: %s\n", list[i].Damage)
+			fmt.Fprintf(out, "%s: %s\n", list[i].Status, list[i].Damage)
 		}
 	}
 	printGroup(out, list, group)

@@ -95,7 +95,7 @@ is the only one of that number. Exit code 22 when it is damaged or not there.`,
 			return err
 		}
 		defer repo.Close()
-		infos, err := repo.List(cmd.Context())
+		infos, err := repo.Look(cmd.Context())
 		if err != nil {
 			return err
 		}

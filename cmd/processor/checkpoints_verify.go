@@ -37,9 +37,10 @@ func newCheckpointsVerify() *cobra.Command {
 		Use:   "verify [NAME…] FILE.yaml | verify [NAME…] --dir DIRECTORY",
 		Short: "Read checkpoints completely and check everything",
 		Long: `Read checkpoints completely: every root with its digest, its marker and its place in the lineage, every block and checksum of
-every file that it names, and that its runs follow each other without a gap. Every damaged or missing file is named.
+every file that it names, and that its runs follow each other without a gap. Every file is named that is damaged, missing, no
+file (a directory, a link, a pipe), or not to be read for lack of the right to.
 
-Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing. 20: the directory cannot be read.`,
+Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing. 20: the directory, or a file in it, cannot be read.`,
 		Example: "  processor checkpoints verify orders.yaml\n  processor checkpoints verify 12 13 --dir /var/lib/orders/checkpoints",
 	}
 	f.add(cmd)
@@ -65,7 +66,7 @@ Without names all are verified, and the announcements of the instances. Exit cod
 func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFlags, asJSON bool) error {
 	want := map[string]bool{}
 	if len(f.names) > 0 {
-		infos, err := repo.List(cmd.Context())
+		infos, err := repo.Look(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -85,17 +86,18 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 			res.Damage = append(res.Damage, err.Error())
 		}
 		if !res.Whole {
-			res.Status = statusDamaged
-			if damaged++; first == nil {
-				first = v.Damage[0]
+			worst := worstOf(v.Damage)
+			res.Status = statusOf(worst)
+			if damaged++; first == nil || statusOf(first) == statusUnreadable {
+				first = worst
 			}
 		}
 		if results = append(results, res); asJSON {
 			return
 		}
 		if fmt.Fprintf(out, "%s  %s  %s, %s, %s\n", res.Name, res.Instance, res.Status, counted(res.Runs, "run"), bytesText(res.Bytes)); !res.Whole {
-			for _, d := range res.Damage {
-				fmt.Fprintf(out, "  damaged: %s\n", d)
+			for i, d := range res.Damage {
+				fmt.Fprintf(out, "  %s: %s\n", statusOf(v.Damage[i]), d)
 			}
 		}
 	})
@@ -108,13 +110,11 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 		if err != nil {
 			return err
 		}
-		signs.Read = n
+		signs.Read, signs.first = n, worstOf(damage)
 		for _, err := range damage {
-			if signs.Damage = append(signs.Damage, err.Error()); signs.first == nil {
-				signs.first = err
-			}
+			signs.Damage = append(signs.Damage, err.Error())
 			if !asJSON {
-				fmt.Fprintf(out, "  damaged: %v\n", err)
+				fmt.Fprintf(out, "  %s: %v\n", statusOf(err), err)
 			}
 		}
 	}
@@ -125,14 +125,35 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 		}
 	}
 	switch {
-	case damaged == 0 && signs.first != nil:
-		return fault.Stopf(fault.Corrupt, "%d of %s damaged: %w", len(signs.Damage), counted(signs.Read, "announcement"), signs.first)
+	case signs.first != nil && (damaged == 0 || statusOf(first) == statusUnreadable && statusOf(signs.first) == statusDamaged):
+		return verdict(len(signs.Damage), counted(signs.Read, "announcement"), signs.first)
 	case damaged > 0:
-		return fault.Stopf(fault.Corrupt, "%d of %s damaged: %w", damaged, counted(len(results), "checkpoint"), first)
+		return verdict(damaged, counted(len(results), "checkpoint"), first)
 	case !asJSON && len(results) == 0:
 		fmt.Fprintf(out, "no checkpoint of %s in %s\n", f.application, repo.Location())
 	case !asJSON:
 		fmt.Fprintf(out, "%s whole\n", counted(len(results), "checkpoint"))
 	}
 	return nil
+}
+
+// worstOf gives the first error that is damage, or the first; nil for none.
+func worstOf(errs []error) error {
+	for _, err := range errs {
+		if statusOf(err) == statusDamaged {
+			return err
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[0]
+}
+
+// verdict says how many are damaged, or not to be read where nothing worse is known.
+func verdict(n int, of string, worst error) error {
+	if statusOf(worst) == statusUnreadable {
+		return fault.Stopf(fault.CheckpointDir, "%d of %s cannot be read: %w", n, of, worst)
+	}
+	return fault.Stopf(fault.Corrupt, "%d of %s damaged: %w", n, of, worst)
 }

@@ -20,6 +20,7 @@ var allowed = map[string][]string{
 	"internal/fault":            {},
 	"internal/failpoint":        {},
 	"internal/vfs":              {},
+	"internal/vfs/vfstest":      {},
 	"internal/lint":             {},
 	"internal/yamlx":            {"internal/fault"},
 	"internal/rules":            {"internal/yamlx"},

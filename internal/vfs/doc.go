@@ -11,10 +11,11 @@
 //	I3  What survives a crash for sure: bytes that a Sync returned nil for, under names that a SyncDir of their
 //	    directory returned nil for. Nothing else, and a Sync that failed once makes no later Sync of the same bytes
 //	    trustworthy.
+//	I4  What is no regular file is never opened as one, and nothing waits for it (a FIFO without a writer).
 //
 // The package starts no goroutine. OS and Mem may be used from several goroutines; a File from one at a time, save
 // ReadAt.
 //
-// Files: vfs.go the interface, os.go the real one, mem.go names and files in memory, memfile.go open files,
+// Files: vfs.go the interface, os.go the real one, kind.go what is no file, mem.go names and files in memory, memfile.go open files,
 // crash.go what a crash leaves, faults.go injected errors.
 package vfs

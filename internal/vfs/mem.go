@@ -41,6 +41,13 @@ type memNode struct {
 	lost map[int]bool
 }
 
+func (n *memNode) what() string {
+	if n.dir {
+		return whatIs(fs.ModeDir)
+	}
+	return ""
+}
+
 func newMemDir() *memDir { return &memDir{now: map[string]*memNode{}, durable: map[string]*memNode{}} }
 
 // NewMem gives an empty file system.
@@ -117,7 +124,7 @@ func (m *Mem) Open(name string) (File, error) {
 	case n == nil:
 		return nil, pathErr("open", name, fs.ErrNotExist)
 	case n.dir:
-		return nil, pathErr("open", name, fs.ErrInvalid)
+		return nil, &NotFileError{Name: name, What: whatIs(fs.ModeDir)}
 	}
 	m.open++
 	return &memFile{m: m, n: n, name: name, epoch: m.epoch}, nil
@@ -229,7 +236,7 @@ func (m *Mem) ReadDir(dir string) ([]Entry, error) {
 	}
 	out := make([]Entry, 0, len(d.now))
 	for name, n := range d.now {
-		out = append(out, Entry{Name: name, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir, Mod: n.mod})
+		out = append(out, Entry{Name: name, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir, What: n.what(), Mod: n.mod})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
@@ -243,7 +250,7 @@ func (m *Mem) Stat(name string) (Entry, error) {
 		return Entry{}, pathErr("stat", name, err)
 	}
 	if name == "." {
-		return Entry{Name: ".", Dir: true}, nil
+		return Entry{Name: ".", Dir: true, What: whatIs(fs.ModeDir)}, nil
 	}
 	d, base, err := m.find("stat", name)
 	if err != nil {
@@ -253,7 +260,7 @@ func (m *Mem) Stat(name string) (Entry, error) {
 	if n == nil {
 		return Entry{}, pathErr("stat", name, fs.ErrNotExist)
 	}
-	return Entry{Name: base, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir, Mod: n.mod}, nil
+	return Entry{Name: base, Size: int64(len(n.data)), Dir: n.dir, Regular: !n.dir, What: n.what(), Mod: n.mod}, nil
 }
 
 // SyncDir makes the names of one directory durable.

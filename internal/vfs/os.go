@@ -1,10 +1,13 @@
 package vfs
 
 import (
-	"fmt"
+	"cmp"
+	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"sort"
+	"syscall"
 )
 
 // OS is the real file system below one directory.
@@ -30,17 +33,27 @@ func (o *OS) Create(name string) (File, error) {
 	return osFile{f}, nil
 }
 
-// Open opens a regular file for reading. Anything else is refused before it could block (a FIFO) or surprise.
+// Open opens a regular file for reading. Anything else is a NotFileError; it is looked at first, so that nothing happens to it,
+// and opened so that a FIFO which takes its place meanwhile does not block.
 func (o *OS) Open(name string) (File, error) {
 	st, err := o.root.Lstat(name)
 	if err != nil {
+		return nil, explain(o.root, path.Dir(name), err)
+	}
+	if what := whatIs(st.Mode()); what != "" {
+		return nil, &NotFileError{Name: name, What: what}
+	}
+	f, err := o.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("not a regular file: %w", fs.ErrInvalid)}
+	if st, err = f.Stat(); err == nil {
+		if what := whatIs(st.Mode()); what != "" {
+			err = &NotFileError{Name: name, What: what}
+		}
 	}
-	f, err := o.root.Open(name)
 	if err != nil {
+		f.Close()
 		return nil, err
 	}
 	return osFile{f}, nil
@@ -56,13 +69,13 @@ func (o *OS) Rename(oldname, newname string) error { return o.root.Rename(oldnam
 func (o *OS) Remove(name string) error { return o.root.Remove(name) }
 
 // MkdirAll makes directories.
-func (o *OS) MkdirAll(dir string) error { return o.root.MkdirAll(dir, 0o750) }
+func (o *OS) MkdirAll(dir string) error { return explain(o.root, dir, o.root.MkdirAll(dir, 0o750)) }
 
 // ReadDir lists a directory. A file that vanishes while being listed is left out.
 func (o *OS) ReadDir(dir string) ([]Entry, error) {
-	d, err := o.root.Open(dir)
+	d, err := o.root.OpenFile(dir, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, explain(o.root, dir, err)
 	}
 	defer d.Close()
 	list, err := d.ReadDir(-1)
@@ -72,10 +85,12 @@ func (o *OS) ReadDir(dir string) ([]Entry, error) {
 	out := make([]Entry, 0, len(list))
 	for _, e := range list {
 		info, err := e.Info()
-		if err != nil {
-			continue
+		switch {
+		case err == nil:
+			out = append(out, entryOf(info))
+		case !errors.Is(err, fs.ErrNotExist): // a broken inode, or no right to search: who wants the name meets the error
+			out = append(out, Entry{Name: e.Name(), Dir: e.IsDir(), What: cmp.Or(whatIs(e.Type()), "of an unknown kind")})
 		}
-		out = append(out, entryOf(info))
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
@@ -107,7 +122,7 @@ func (o *OS) SyncDir(dir string) error {
 func (o *OS) Close() error { return o.root.Close() }
 
 func entryOf(info fs.FileInfo) Entry {
-	e := Entry{Name: info.Name(), Dir: info.IsDir(), Regular: info.Mode().IsRegular()}
+	e := Entry{Name: info.Name(), Dir: info.IsDir(), Regular: info.Mode().IsRegular(), What: whatIs(info.Mode())}
 	if e.Regular {
 		e.Size, e.Mod = info.Size(), info.ModTime()
 	}

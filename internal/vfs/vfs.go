@@ -10,7 +10,7 @@ import (
 type FS interface {
 	// Create makes a new empty file for writing; fs.ErrExist when the name is taken.
 	Create(name string) (File, error)
-	// Open opens a regular file for reading.
+	// Open opens a regular file for reading. Anything else of that name is a NotFileError, and never blocks.
 	Open(name string) (File, error)
 	// Link gives a file a second name; fs.ErrExist when that name is taken.
 	Link(oldname, newname string) error
@@ -48,5 +48,6 @@ type Entry struct {
 	Size    int64  // bytes, 0 for a directory
 	Dir     bool
 	Regular bool      // a plain file: no directory, link, device or socket
+	What    string    // what it is instead of a plain file, "a directory"; empty for one
 	Mod     time.Time // when a plain file was last written to, by the clock of whoever keeps it; zero for anything else
 }

@@ -79,7 +79,7 @@ func TestBothKeepTheSameContract(t *testing.T) {
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now(), list[1].Mod, time.Minute)
 		list[1].Mod = time.Time{}
-		require.Equal(t, []Entry{{Name: "b", Dir: true}, {Name: "two", Size: 3, Regular: true}}, list)
+		require.Equal(t, []Entry{{Name: "b", Dir: true, What: "a directory"}, {Name: "two", Size: 3, Regular: true}}, list)
 		require.NoError(t, f.SyncDir("a"))
 		require.Error(t, f.Remove("a"), "not empty")
 		require.NoError(t, f.Remove("a/b"))
