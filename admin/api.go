@@ -41,6 +41,8 @@ type Part struct {
 	StandingBy bool `json:"standing_by,omitempty"`
 	// OffsetsOnly: the instance takes no checkpoints (checkpointing.interval: disabled), it commits offsets.
 	OffsetsOnly bool `json:"offsets_only,omitempty"`
+	// Retention is the checkpointing.retention of an instance that a cancel without a savepoint ends; "" otherwise.
+	Retention string `json:"retention,omitempty"`
 }
 
 // Triggered is the answer to a manual checkpoint.

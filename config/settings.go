@@ -68,7 +68,7 @@ var checkpointing = []Setting{
 		read:    duration(func(s *Service) *time.Duration { return &s.Checkpointing.AlignedTimeout })},
 	{Path: "checkpointing.retention", Type: "retain-on-cancellation or delete-on-cancellation", Default: "retain-on-cancellation",
 		Flink: "execution.checkpointing.externalized-checkpoint-retention", FlinkDefault: "NO_EXTERNALIZED_CHECKPOINTS",
-		Doc:  "What becomes of the checkpoints when the service is cancelled. A stop or a failure never deletes them.",
+		Doc:  "What becomes of the checkpoints when the service is cancelled. What the running instances have counts, not the file that cancel is given; give all the same. A stop or a failure never deletes them.",
 		read: enum(func(s *Service) *Retention { return &s.Checkpointing.Retention }, processor.RetainOnCancellation, processor.DeleteOnCancellation)},
 	{Path: "checkpointing.prefer-checkpoint-for-recovery", Type: "boolean", Default: "false",
 		Doc:  "Recovery reads the checkpoint, not the savepoint that was cut at the same barrier.",

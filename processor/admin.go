@@ -428,6 +428,9 @@ func (o *operations) cancelFor(ctx context.Context, request string, c admin.Canc
 	} else if r := o.s.runner.Load(); r != nil {
 		out = o.part(o.status(ctx, r))
 	}
+	if !c.Savepoint && !o.s.cfg.DisabledCheckpoints {
+		out.Retention = string(o.s.cfg.Retention)
+	}
 	var failed error
 	if wait != nil {
 		o.s.log.Info("taking a last checkpoint and a savepoint, to stop with them", "dir", c.Dir)
@@ -452,30 +455,6 @@ func (o *operations) cancelFor(ctx context.Context, request string, c admin.Canc
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return out, errors.Join(o.end, failed)
-}
-
-// cancel ends the service for good, as an operator's wish: after a last checkpoint, as a signal would. deleteState says
-// that its checkpoints are to go then.
-func (s *service) cancel(_ context.Context, deleteState bool) {
-	s.ops.mu.Lock()
-	first := !s.ops.cancelled
-	s.ops.cancelled, s.ops.deleting = true, s.ops.deleting || first && deleteState && !s.cfg.DisabledCheckpoints
-	s.ops.mu.Unlock()
-	if !first {
-		return
-	}
-	switch r := s.runner.Load(); {
-	case s.cfg.DisabledCheckpoints:
-		s.log.Info("cancelled: committing the offsets a last time")
-	case r != nil && r.Halted():
-		s.log.Info("cancelled: the last checkpoint and the savepoint are taken")
-	default:
-		s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
-	}
-	if s.cfg.Stopping != nil {
-		s.cfg.Stopping()
-	}
-	s.ops.quit()
 }
 
 // writeSavepoint writes a savepoint for the engine.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -12,19 +13,22 @@ import (
 // errNobody says that a command finds nobody to obey it.
 var errNobody = errors.New("its group has no members")
 
-// Cancel ends all instances of the application, as SendAll does with CancelCommand. With DeleteOnCancellation and without a
-// savepoint it deletes the state as soon as nobody is in the group any more; before that nothing is deleted. An instance that
+// Cancel ends all instances of the application, as SendAll does with CancelCommand. Where they have DeleteOnCancellation, and
+// without a savepoint, it deletes the state as soon as nobody is in the group any more; before that nothing is deleted. An instance that
 // does not answer counts as ended when its session is over: it cannot commit then, and ends when it wakes up. Where no
-// instance runs, what another cancel has left is done.
+// instance runs, what another cancel has left is done, if cfg says DeleteOnCancellation.
 func Cancel(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
 	cmd.Command = CancelCommand
 	cfg = cfg.withDefaults()
 	out, err := sendAll(ctx, application, cfg, cmd)
-	if cmd.Savepoint || cfg.Retention != DeleteOnCancellation || cfg.DisabledCheckpoints || err != nil && !errors.Is(err, errNobody) {
+	if cmd.Savepoint || cfg.DisabledCheckpoints || err != nil && (cfg.Retention != DeleteOnCancellation || !errors.Is(err, errNobody)) {
 		return out, err
 	}
 	if err != nil {
 		out = Outcome{Replies: []Reply{}, Problems: []string{}}
+	}
+	if !out.settleRetention(cfg.Retention) {
+		return out, nil
 	}
 	for _, r := range out.Replies {
 		if r.Error != "" {
@@ -43,8 +47,70 @@ func Cancel(ctx context.Context, application string, cfg Config, cmd Send) (Outc
 		return out, err
 	}
 	// Nobody who was there can go on any more, whether it has replied or not.
-	out.Notes, out.Problems, out.Deleted = out.Problems, []string{}, &got
+	for _, p := range out.Problems {
+		out.Notes = append(out.Notes, p+": when it wakes up, it ends")
+	}
+	out.Problems, out.Deleted = []string{}, &got
 	return out, nil
+}
+
+// settleRetention reports that the checkpoints are to go. That is a property of the work that was ended, so the instances say it,
+// all of them; the file counts where none has. What differs is told.
+func (o *Outcome) settleRetention(file Retention) bool {
+	by := map[Retention][]string{}
+	for _, r := range o.Replies {
+		if r.Retention != "" {
+			by[Retention(r.Retention)] = append(by[Retention(r.Retention)], r.Instance)
+		}
+	}
+	keep, drop := by[RetainOnCancellation], by[DeleteOnCancellation]
+	const setting = "checkpointing.retention: "
+	switch {
+	case len(keep) > 0 && len(drop) > 0:
+		o.Problems = append(o.Problems, fmt.Sprintf("%s %s, %s %s: the checkpoints are kept, unless the last one to end was one that deletes; give all instances the same",
+			have(keep), setting+string(RetainOnCancellation), have(drop), DeleteOnCancellation))
+	case len(keep) > 0 && file == DeleteOnCancellation:
+		o.Problems = append(o.Problems, fmt.Sprintf("nothing is deleted: %s %s, whatever the file says now (%s): to delete the checkpoints all the same, cancel again",
+			have(keep), setting+string(RetainOnCancellation), file))
+	case len(drop) > 0 && file != DeleteOnCancellation:
+		o.Notes = append(o.Notes, fmt.Sprintf("%s %s, which counts, whatever the file says now (%s)", have(drop), setting+string(DeleteOnCancellation), file))
+	}
+	if len(keep)+len(drop) == 0 {
+		return file == DeleteOnCancellation
+	}
+	return len(keep) == 0
+}
+
+// have begins a sentence about instances.
+func have(names []string) string {
+	if n := len(names) - 1; n > 0 {
+		return strings.Join(names[:n], ", ") + " and " + names[n] + " have"
+	}
+	return names[0] + " has"
+}
+
+// cancel ends the service for good, as an operator's wish: after a last checkpoint, as a signal would. deleteState says
+// that its checkpoints are to go then.
+func (s *service) cancel(_ context.Context, deleteState bool) {
+	s.ops.mu.Lock()
+	first := !s.ops.cancelled
+	s.ops.cancelled, s.ops.deleting = true, s.ops.deleting || first && deleteState && !s.cfg.DisabledCheckpoints
+	s.ops.mu.Unlock()
+	if !first {
+		return
+	}
+	switch r := s.runner.Load(); {
+	case s.cfg.DisabledCheckpoints:
+		s.log.Info("cancelled: committing the offsets a last time")
+	case r != nil && r.Halted():
+		s.log.Info("cancelled: the last checkpoint and the savepoint are taken")
+	default:
+		s.log.Info("cancelled: taking a last checkpoint", "delete_checkpoints", deleteState)
+	}
+	if s.cfg.Stopping != nil {
+		s.cfg.Stopping()
+	}
+	s.ops.quit()
 }
 
 func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }

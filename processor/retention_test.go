@@ -108,3 +108,84 @@ func TestTheLastInstanceThatIsCancelledDeletes(t *testing.T) {
 	_, err = SendAll(t.Context(), app, cfg, Send{Command: CancelCommand, Timeout: time.Second})
 	require.Equal(t, fault.NotRunning, fault.CodeOf(err), "%v", err)
 }
+
+// What a cancel deletes is what the running instances are configured with, whatever the file of the command says meanwhile;
+// that is what counts when none runs.
+func TestCancelGoesByTheRetentionOfTheRunningInstances(t *testing.T) {
+	testbed.Alongside(t)
+	for running, file := range map[Retention]Retention{RetainOnCancellation: DeleteOnCancellation, DeleteOnCancellation: RetainOnCancellation} {
+		t.Run(string(running), func(t *testing.T) {
+			b := newBed(t)
+			const app = "differs"
+			b.groups[app] = true
+			cfg, _ := b.instance("a")
+			cfg.Retention, cfg.MemoryThreshold = running, -1
+			ended := make(chan error, 1)
+			go func() { ended <- Run(t.Context(), countByKey(t, app), cfg) }()
+			b.put(100)
+			require.Eventually(t, func() bool { return len(b.counts()) >= 100 && b.lag(app) == 0 }, 30*time.Second, 20*time.Millisecond)
+			cfg.Retention = file
+			cancel := func() Outcome {
+				out, err := SendAll(t.Context(), app, cfg, Send{Command: CancelCommand, Timeout: 20 * time.Second})
+				require.NoError(t, err)
+				return out
+			}
+			roots := func() bool {
+				found, err := filepath.Glob(filepath.Join(cfg.CheckpointsDir, app, "*", "chk-*"))
+				require.NoError(t, err)
+				return len(found) > 0
+			}
+			out := cancel()
+			require.NoError(t, <-ended)
+			require.Empty(t, out.Replies[0].Error)
+			require.EqualValues(t, running, out.Replies[0].Retention)
+			require.Equal(t, running == DeleteOnCancellation, out.Deleted != nil)
+			require.Equal(t, running == RetainOnCancellation, roots())
+			if running == DeleteOnCancellation {
+				require.NoError(t, out.Err())
+				require.Len(t, out.Notes, 1, "it is said")
+				require.Contains(t, out.Notes[0], "retain-on-cancellation")
+				return
+			}
+			require.Equal(t, fault.NotRunning, fault.CodeOf(out.Err()))
+			require.ErrorContains(t, out.Err(), "has checkpointing.retention: retain-on-cancellation")
+			out = cancel()
+			require.NoError(t, out.Err())
+			require.NotZero(t, out.Deleted.Files)
+			require.False(t, roots())
+		})
+	}
+}
+
+// One that keeps the checkpoints is enough to keep them; one that has not said what it does with them says nothing.
+func TestTheRetentionOfSeveralInstances(t *testing.T) {
+	reply := func(name string, r Retention) Reply {
+		return Reply{Part: admin.Part{Instance: name, Retention: string(r)}}
+	}
+	const keep, drop = RetainOnCancellation, DeleteOnCancellation
+	for name, c := range map[string]struct {
+		replies       []Reply
+		file          Retention
+		deletes       bool
+		problem, note string
+	}{
+		"nobody, kept":         {file: keep},
+		"nobody, deleted":      {file: drop, deletes: true},
+		"earlier version":      {replies: []Reply{reply("a", "")}, file: drop, deletes: true},
+		"alike, kept":          {replies: []Reply{reply("a", keep), reply("b", keep)}, file: keep},
+		"alike, deleted":       {replies: []Reply{reply("a", drop), reply("b", "")}, file: drop, deletes: true},
+		"file deletes":         {replies: []Reply{reply("a", keep), reply("b", keep)}, file: drop, problem: "a and b have checkpointing.retention: retain-on-cancellation"},
+		"file keeps":           {replies: []Reply{reply("a", drop)}, file: keep, deletes: true, note: "a has checkpointing.retention: delete-on-cancellation"},
+		"differ, file deletes": {replies: []Reply{reply("a", keep), reply("b", drop)}, file: drop, problem: "a has checkpointing.retention: retain-on-cancellation, b has delete-on-cancellation"},
+		"differ, file keeps":   {replies: []Reply{reply("a", keep), reply("b", drop)}, file: keep, problem: "a has checkpointing.retention: retain-on-cancellation, b has delete-on-cancellation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := Outcome{Replies: c.replies}
+			require.Equal(t, c.deletes, out.settleRetention(c.file))
+			require.Equal(t, c.problem != "", len(out.Problems) == 1)
+			require.Contains(t, strings.Join(out.Problems, ""), c.problem)
+			require.Equal(t, c.note != "", len(out.Notes) == 1)
+			require.Contains(t, strings.Join(out.Notes, ""), c.note)
+		})
+	}
+}

@@ -115,7 +115,7 @@ func (f *sendFlags) report(out io.Writer, o processor.Outcome, done func(process
 		fmt.Fprintf(w, "%s\t%s\n", r.Instance, text)
 	}
 	for _, n := range o.Notes {
-		fmt.Fprintf(w, "%s: when it wakes up, it ends\n", n)
+		fmt.Fprintln(w, n)
 	}
 	if o.Deleted != nil {
 		fmt.Fprintln(w, "all instances have ended, and the checkpoints are deleted")
@@ -155,9 +155,11 @@ func newCancel() *cobra.Command {
 With --savepoint the last checkpoint is a savepoint, too: complete, and not behind what was committed. An instance that cannot
 write its part says so and goes on, and the command fails.
 
-With checkpointing.retention: delete-on-cancellation and without --savepoint, the checkpoints are deleted when nobody is in the group
-any more, and nothing before that. An instance that does not reply keeps them until its group.session-timeout is over: cancel again
-then, which does the rest, also when no instance runs. With --admin the last instance that is cancelled deletes them.
+Where the instances run with checkpointing.retention: delete-on-cancellation, and without --savepoint, the checkpoints are deleted
+when nobody is in the group any more, and nothing before that. What FILE.yaml says counts where no instance runs, or none replies;
+where it is something else, or the instances differ, the command says so, and fails if that keeps checkpoints. An instance that
+does not reply keeps them until its group.session-timeout is over: cancel again then, which does the rest, also when no instance
+runs. With --admin the last instance that is cancelled deletes them.
 
 Exit code 0 when all have ended well, 43 when no instance runs or one did not reply, else that of the first one that failed.`,
 		Example: "  processor cancel orders.yaml\n  processor cancel orders.yaml --savepoint\n  processor cancel orders.yaml --savepoint=/var/lib/savepoints\n  processor cancel --admin 127.0.0.1:8080",
