@@ -40,6 +40,9 @@ func (f *fake) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "some_metric 1\n") })
 }
 func (f *fake) Checkpoints(context.Context) (Report, error) { return Report{State: "running"}, f.err }
+func (f *fake) Attempts(context.Context) (Attempts, error) {
+	return Attempts{Restarts: 2, Attempts: []Attempt{{Number: 3, Status: AttemptFailed, Class: "restart", DelayMs: 1500}}}, f.err
+}
 func (f *fake) TriggerCheckpoint(ctx context.Context) (Triggered, error) {
 	f.calls.Add(1)
 	if f.hold != nil {
@@ -125,6 +128,8 @@ func TestCommands(t *testing.T) {
 		says               string
 	}{
 		{"GET", "/api/v1/checkpoints", "", 200, `"state": "running"`},
+		{"GET", "/api/v1/attempts", "", 200, `"delay_ms": 1500`},
+		{"POST", "/api/v1/attempts", "", 405, `/api/v1/attempts takes GET`},
 		{"POST", "/api/v1/checkpoints", "", 200, `"checkpoint": "7-1"`},
 		{"GET", "/api/v1/savepoints", "", 200, `"path": "/s"`},
 		{"POST", "/api/v1/savepoints", `{"dir": "/x"}`, 201, `"path": "/x/savepoint-a-7-1"`},

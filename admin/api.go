@@ -16,6 +16,7 @@ type Service interface {
 	Ready(ctx context.Context) (what string, ready bool)
 	Metrics() http.Handler
 	Checkpoints(ctx context.Context) (Report, error)
+	Attempts(ctx context.Context) (Attempts, error)
 	TriggerCheckpoint(ctx context.Context) (Triggered, error)
 	Savepoints(ctx context.Context) ([]SavepointInfo, error)
 	// TriggerSavepoint takes a savepoint of this instance's tasks into dir, "" = state.savepoints.dir.

@@ -47,6 +47,12 @@ func (c Client) Checkpoints(ctx context.Context) (Report, error) {
 	return out, c.do(ctx, http.MethodGet, "/api/v1/checkpoints", nil, &out)
 }
 
+// Attempts gives the newest attempts of the instance.
+func (c Client) Attempts(ctx context.Context) (Attempts, error) {
+	var out Attempts
+	return out, c.do(ctx, http.MethodGet, "/api/v1/attempts", nil, &out)
+}
+
 func (c Client) do(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout+answerTimeout)
 	defer cancel()

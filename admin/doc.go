@@ -1,5 +1,5 @@
 // Package admin serves what operators and their tools ask one running instance: whether it lives, whether it is ready, its
-// metrics and checkpoints, and the commands checkpoint, savepoint and cancel. It knows the instance only as a Service.
+// metrics, attempts and checkpoints, and the commands checkpoint, savepoint and cancel. It knows the instance only as a Service.
 //
 // Invariants:
 //
@@ -12,5 +12,5 @@
 // Goroutines: one that accepts and those of net/http, all ended by Close, which their owner calls.
 //
 // Files: server.go (listener and its life), guard.go (who may ask), handlers.go (the endpoints), api.go (what goes over the
-// wire), client.go (the other side, for the command line).
+// wire), attempts.go (the part of it that tells of attempts), client.go (the other side, for the command line).
 package admin

@@ -32,6 +32,7 @@ func routes(svc Service) http.Handler {
 		line(w, code, what)
 	})
 	mux.Handle("GET /metrics", svc.Metrics())
+	mux.HandleFunc("GET /api/v1/attempts", look(svc.Attempts))
 	mux.HandleFunc("GET /api/v1/checkpoints", look(svc.Checkpoints))
 	mux.HandleFunc("POST /api/v1/checkpoints", command(http.StatusOK, func(ctx context.Context, _ *struct{}) (Triggered, error) {
 		return svc.TriggerCheckpoint(ctx)
@@ -56,7 +57,7 @@ func routes(svc Service) http.Handler {
 				return
 			}
 		}
-		fail(w, http.StatusNotFound, "there is nothing here: /livez, /readyz, /metrics, /api/v1/checkpoints, /api/v1/savepoints, /api/v1/cancel")
+		fail(w, http.StatusNotFound, "there is nothing here: /livez, /readyz, /metrics, /api/v1/attempts, /api/v1/checkpoints, /api/v1/savepoints, /api/v1/cancel")
 	})
 	return mux
 }

@@ -30,9 +30,11 @@ const (
 type Status struct {
 	State   RunState
 	Attempt int // from 1
-	// Restarts counts those after failures; History has the newest attempts, oldest first.
+	// Restarts counts those after failures; History has the newest attempts, at most restart.HistorySize of them, oldest first. Its
+	// times count from Began.
 	Restarts int
 	History  []restart.Attempt
+	Began    time.Time
 	// Since is when State began, and Cause the error that ended the last failed attempt, nil when there is none.
 	Since time.Time
 	Cause error
@@ -73,7 +75,7 @@ func (r *Runner) live(state RunState, attempt int, cause error) {
 // Status tells what the runner does. It may be called from any goroutine.
 func (r *Runner) Status(ctx context.Context) (Status, error) {
 	l := r.life.Load()
-	s := Status{State: l.state, Attempt: l.attempt, Since: l.since, Cause: l.cause, Restarts: l.restarts, History: l.history}
+	s := Status{State: l.state, Attempt: l.attempt, Since: l.since, Cause: l.cause, Restarts: l.restarts, History: l.history, Began: r.start}
 	err := r.ask(ctx, func(a *attempt) error {
 		s.Checkpoints, s.Last = a.co.Stats(), a.last
 		for _, id := range a.order {

@@ -118,16 +118,16 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
-		if errors.Is(err, errFinished) {
+		if errors.Is(err, errFinished) || errors.Is(err, errStopped) {
+			r.policy.Ended(time.Since(r.start), nil)
 			r.ended(n, nil, fault.Stop, 0)
-			return r.finish(work)
-		}
-		if errors.Is(err, errStopped) {
-			r.ended(n, nil, fault.Stop, 0)
+			if errors.Is(err, errFinished) {
+				return r.finish(work)
+			}
 			return nil
 		}
 		if leaves(err) {
-			r.policy.Ended(time.Since(r.start))
+			r.policy.Left(time.Since(r.start), fault.New(fault.Rejoin, fault.OK, "%w", err), 0)
 			r.ended(n, nil, fault.Rejoin, 0)
 			if errors.Is(err, errRedrawn) {
 				r.awaitChange(ctx)
@@ -136,19 +136,21 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 		class := fault.RecoveryOf(err)
 		if class == fault.Stop {
+			r.policy.Ended(time.Since(r.start), err)
 			r.ended(n, err, class, 0)
 			return err
 		}
 		if ctx.Err() != nil {
 			// Stopping, and the last checkpoint did not succeed: what it would have covered is processed again after
 			// the next start. Nothing is lost, so this is not a failure of the process.
+			r.policy.Ended(time.Since(r.start), err)
 			r.ended(n, err, class, 0)
 			return nil
 		}
 		var delay time.Duration
 		if class == fault.Rejoin {
-			r.policy.Ended(time.Since(r.start))
 			delay = r.lossDelay()
+			r.policy.Left(time.Since(r.start), err, delay)
 			r.losses++
 		} else {
 			var verdict *restart.Verdict

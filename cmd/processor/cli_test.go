@@ -30,6 +30,7 @@ const asProcessor = "TEST_AS_PROCESSOR"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcessor) != "" {
+		register(newFailing)
 		main()
 	}
 	_ = os.Unsetenv("KAFKA_BROKERS")

@@ -67,21 +67,13 @@ func (f *sendFlags) send(cmd *cobra.Command, args []string, what processor.Send)
 }
 
 func (f *sendFlags) sendOne(cmd *cobra.Command, svc *config.Service, what processor.Send) (processor.Outcome, error) {
-	c := admin.Client{Address: f.admin, Token: os.Getenv(tokenVariable)}
-	if svc != nil && svc.Admin.Token != "" {
-		c.Token = svc.Admin.Token
-	}
-	if f.admin == adminHere {
-		addr, err := admin.ReadAddress(svc.DataDir)
-		if err != nil {
-			return processor.Outcome{}, err
-		}
-		c.Address = addr
+	c, err := clientOf(f.admin, svc)
+	if err != nil {
+		return processor.Outcome{}, err
 	}
 	ctx, cancel := contextWithTimeout(cmd, f.timeout)
 	defer cancel()
 	var rep processor.Reply
-	var err error
 	switch what.Command {
 	case processor.CheckpointCommand:
 		var t admin.Triggered
@@ -93,6 +85,22 @@ func (f *sendFlags) sendOne(cmd *cobra.Command, svc *config.Service, what proces
 		rep.Part, err = c.Cancel(ctx, admin.Cancel{Savepoint: what.Savepoint, Dir: what.Dir})
 	}
 	return processor.Outcome{Replies: []processor.Reply{rep}, Problems: []string{}}, err
+}
+
+// clientOf gives a client of the listener at an address, or of the instance whose data directory is in the file.
+func clientOf(address string, svc *config.Service) (admin.Client, error) {
+	c := admin.Client{Address: address, Token: os.Getenv(tokenVariable)}
+	if svc != nil && svc.Admin.Token != "" {
+		c.Token = svc.Admin.Token
+	}
+	if address == adminHere {
+		addr, err := admin.ReadAddress(svc.DataDir)
+		if err != nil {
+			return c, err
+		}
+		c.Address = addr
+	}
+	return c, nil
 }
 
 // report prints one line per instance, and gives the error of the whole.

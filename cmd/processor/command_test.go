@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -24,6 +25,7 @@ type site struct {
 	dir  string
 	file string
 	more []string // flags of run
+	as   string   // the command in its place; "" = none
 }
 
 func newSite(t *testing.T, more string) *site {
@@ -46,7 +48,7 @@ func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 // run starts an instance as a process and waits until it is ready.
 func (s *site) run(name string) *exec.Cmd {
 	s.t.Helper()
-	cmd := exec.Command(os.Args[0], append([]string{"run", s.file, "--set", "data-dir=" + s.path(name)}, s.more...)...)
+	cmd := exec.Command(os.Args[0], append([]string{cmp.Or(s.as, "run"), s.file, "--set", "data-dir=" + s.path(name)}, s.more...)...)
 	cmd.Env = append(os.Environ(), asProcessor+"=1")
 	log, err := os.Create(s.path(name + ".log"))
 	require.NoError(s.t, err)
@@ -245,6 +247,7 @@ func TestWrongUseOfTheCommands(t *testing.T) {
 		"cancel --admin x:y:z --timeout 5s":        "is not host:port",
 		"cancel --admin 127.0.0.1:1 --timeout 5ms": "--timeout 5ms: from 1s to 1h",
 		"checkpoints trigger":                      "takes FILE.yaml",
+		"attempts":                                 "takes FILE.yaml, or --admin HOST:PORT",
 		"reset":                                    "takes FILE.yaml",
 	} {
 		code, _, stderr := cli(t, strings.Fields(line)...)

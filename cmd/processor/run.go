@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millweir/millweir/config"
+	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/embedded"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/sabotage"
@@ -90,13 +91,18 @@ func newDemoJob() *cobra.Command {
 }
 
 func runFile(cmd *cobra.Command, file string, f runFlags) error {
-	log, err := newLogger(cmd.ErrOrStderr(), f.logLevel, f.logFormat)
-	if err != nil {
-		return err
-	}
 	decorate, err := sabotage.Decorate(f.sabotage)
 	if err != nil {
 		return fault.Stopf(fault.Usage, "%w", err)
+	}
+	return runDecorated(cmd, file, f, decorate)
+}
+
+// runDecorated is runFile with something in the way of what the engine uses.
+func runDecorated(cmd *cobra.Command, file string, f runFlags, decorate func(*engine.Ports)) error {
+	log, err := newLogger(cmd.ErrOrStderr(), f.logLevel, f.logFormat)
+	if err != nil {
+		return err
 	}
 	svc, err := load(cmd, file, f.set)
 	if err != nil {

@@ -15,10 +15,14 @@ type Attempt struct {
 	Started time.Duration
 	Running time.Duration // when it had restored its state and processed records; -1 = it never did
 	Ended   time.Duration // -1 = it goes on
-	// Cause is what it failed of, nil while it goes on. Record is the record it failed at, nil when it was none.
+	// Cause is what it ended of, nil while it goes on and after a stop in order. Record is the record it failed at, nil when it
+	// was none.
 	Cause  error
 	Record *Record
-	// Delay is the wait before the next attempt. Verdict is set when there is none.
+	// Another says that an attempt was to follow, after Delay; Counted that the strategy has counted this one as failed. Verdict is
+	// set when it gave up.
+	Another bool
+	Counted bool
 	Delay   time.Duration
 	Verdict *Verdict
 }
@@ -64,10 +68,20 @@ func (p *Policy) Running(now time.Duration) {
 	}
 }
 
-// Ended says that the attempt is over for a reason that is no failure, such as a new assignment: no delay is asked for
-// and nothing is counted.
-func (p *Policy) Ended(now time.Duration) {
+// Ended says that the attempt is over and none follows, whatever the strategy thinks: after a stop (cause is nil when it was in
+// order), or of a cause that no attempt can cure. Nothing is counted.
+func (p *Policy) Ended(now time.Duration, cause error) {
 	if a := p.current(); a != nil {
+		a.Cause = cause
+		p.end(a, now)
+	}
+}
+
+// Left says that the attempt is over for a reason that is no failure, such as a new assignment, and that another one follows
+// after a delay, which is the caller's. Nothing is counted.
+func (p *Policy) Left(now time.Duration, cause error, delay time.Duration) {
+	if a := p.current(); a != nil {
+		a.Cause, a.Another, a.Delay = cause, true, delay
 		p.end(a, now)
 	}
 }
@@ -86,7 +100,7 @@ func (p *Policy) Failed(now time.Duration, cause error) (time.Duration, *Verdict
 		p.Started(now)
 	}
 	a := p.current()
-	a.Cause = cause
+	a.Cause, a.Counted = cause, true
 	p.end(a, now)
 	n := p.strategy.failed(now)
 	if n.fresh || p.first == nil {
@@ -108,7 +122,7 @@ func (p *Policy) Failed(now time.Duration, cause error) (time.Duration, *Verdict
 		a.Verdict = v
 		return 0, v
 	}
-	a.Delay = n.delay
+	a.Delay, a.Another = n.delay, true
 	p.restarts++
 	return n.delay, nil
 }

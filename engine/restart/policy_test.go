@@ -178,10 +178,11 @@ func TestC49_AFaultThatHealsAfterTheThirdAttempt(t *testing.T) {
 	p.Started(now)
 	p.Running(now)
 	require.Equal(t, 3, p.Restarts())
-	p.Ended(now + time.Minute)
+	p.Left(now+time.Minute, io.EOF, time.Second)
 	h := p.History()
 	require.Len(t, h, 4)
-	require.Equal(t, Attempt{Number: 4, Started: now, Running: now, Ended: now + time.Minute}, h[3])
+	require.Equal(t, Attempt{Number: 4, Started: now, Running: now, Ended: now + time.Minute, Cause: io.EOF, Another: true, Delay: time.Second}, h[3])
+	require.True(t, h[2].Another && h[2].Counted, "the strategy counts what has failed, and only that")
 }
 
 // Two tasks have a poison record each, and either of them ends the attempt: neither fails in a row.
@@ -285,7 +286,7 @@ func TestTheGuardKnowsATimerThatHasAnotherTimeInEachAttempt(t *testing.T) {
 		p.Started(now)
 		p.Running(now)
 		now += anewWithin / 2
-		p.Ended(now)
+		p.Ended(now, nil)
 		require.Nil(t, attempt(time.Minute, fails("k", 4, emitted)), "too late")
 		require.Nil(t, attempt(time.Minute, fails("k", 5, emitted)))
 		v := attempt(time.Minute, fails("k", 6, emitted))
