@@ -16,7 +16,8 @@ type Listener struct {
 	AttemptStarted func(AttemptInfo)
 	// AttemptEnded: err is nil after a graceful stop, and when all partitions have left (Rejoin: others may come); delay is the time before the next attempt.
 	AttemptEnded func(attempt int, err error, recovery fault.Recovery, delay time.Duration)
-	// StoppedWaiting: the wish to stop came between a failed attempt and the next one, so there is no last checkpoint; cause has the attempt's error.
+	// StoppedWaiting: the wish to stop came between two attempts, and there is no last checkpoint of what this instance has: the
+	// attempt before had failed, or lost what it worked on while partitions are the instance's still, or again. cause has its error.
 	StoppedWaiting func(cause error)
 	// StandingBy: the group has no partition for this instance at the moment.
 	StandingBy func()

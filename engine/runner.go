@@ -102,19 +102,19 @@ func (r *Runner) Run(ctx context.Context) error {
 
 	defer r.states.closeOthers(func(State) bool { return false })
 	defer func() { r.live(Ended, r.life.Load().attempt, r.life.Load().cause) }()
-	var failed error // the last attempt's, which has left work uncommitted
+	var failed, lost error // the last attempt's, which has left work uncommitted: it failed, or lost partitions
 	for n := 1; ; n++ {
 		r.live(StandingBy, n, r.life.Load().cause)
 		asg, err := r.awaitAssignment(ctx)
 		if err == nil && ctx.Err() != nil {
-			if len(r.ports.Group.Current().Partitions) > 0 { // else others do again what was not committed
-				r.stoppedWaiting(failed)
+			if r.holds() {
+				r.stoppedWaiting(failed, lost)
 			}
 			return nil
 		}
 		r.policy.Started(time.Since(r.start))
 		r.live(Restoring, n, nil)
-		failed = nil
+		failed, lost = nil, nil
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
@@ -152,6 +152,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			delay = r.lossDelay()
 			r.policy.Left(time.Since(r.start), err, delay)
 			r.losses++
+			lost = err
 		} else {
 			var verdict *restart.Verdict
 			if delay, verdict = r.policy.Failed(time.Since(r.start), err); verdict != nil {
@@ -166,16 +167,26 @@ func (r *Runner) Run(ctx context.Context) error {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
-			r.stoppedWaiting(failed)
+			if failed != nil || r.holds() {
+				r.stoppedWaiting(failed, lost)
+			}
 			return nil
 		}
 	}
 }
 
-// stoppedWaiting tells of a stop after a failed attempt and before the next one.
-func (r *Runner) stoppedWaiting(failed error) {
-	if failed != nil && r.lis.StoppedWaiting != nil {
+// holds reports that partitions are this instance's. What was not committed of others is done again by who has them now.
+func (r *Runner) holds() bool { return len(r.ports.Group.Current().Partitions) > 0 }
+
+// stoppedWaiting tells of a stop after an attempt that has left work uncommitted, since it failed or lost partitions, and before
+// the next one.
+func (r *Runner) stoppedWaiting(failed, lost error) {
+	switch {
+	case r.lis.StoppedWaiting == nil:
+	case failed != nil:
 		r.lis.StoppedWaiting(fmt.Errorf("the last attempt had failed: %w", failed))
+	case lost != nil:
+		r.lis.StoppedWaiting(fmt.Errorf("the last attempt had lost what it worked on, and partitions are assigned to the instance again: %w", lost))
 	}
 }
 

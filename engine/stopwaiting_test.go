@@ -51,3 +51,95 @@ func TestStopBeforeTheFirstAttemptTellsOfNothing(t *testing.T) {
 	require.NoError(t, stop())
 	require.Empty(t, told)
 }
+
+// stopsAfterALoss lets an instance lose what it works on at each commit behind the second, and gives what a stop tells in the wait
+// for the next attempt, when the group has left it so many partitions.
+func stopsAfterALoss(t *testing.T, partitions int) []error {
+	w := newWorld(t, 1)
+	gone := fault.New(fault.Rejoin, fault.Failed, "not known to the group")
+	w.onCommit = func(c checkpoint.Commit) (bool, error) {
+		if c.Name.ID <= 2 {
+			return true, nil
+		}
+		return false, gone
+	}
+	cfg := w.config()
+	cfg.LossDelay = time.Minute // of the second loss in a row; bounded to a few seconds, in which the stop comes
+	ended, told := make(chan time.Duration, 10), make(chan error, 10)
+	stop := w.start(cfg, &Listener{
+		AttemptEnded: func(_ int, err error, class fault.Recovery, delay time.Duration) {
+			if err != nil && class == fault.Rejoin {
+				ended <- delay
+			}
+		},
+		StoppedWaiting: func(cause error) { told <- cause },
+	})
+	w.produceUntil(func() bool { return len(ended) == 2 })
+	require.Zero(t, <-ended)
+	require.Equal(t, mostLossDelay, <-ended)
+	if partitions == 0 {
+		w.assign(0)
+	}
+	require.NoError(t, stop())
+	close(told)
+	var out []error
+	for err := range told {
+		require.ErrorIs(t, err, gone)
+		out = append(out, err)
+	}
+	return out
+}
+
+// A loss is no failure. What was not committed is done again by who has the partitions: others, and there is nothing to tell ...
+func TestAStopAfterALossToOthersTellsOfNothing(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, stopsAfterALoss(t, 0))
+}
+
+// ... or this instance, whose stop has no last checkpoint then.
+func TestAStopAfterALossTellsOfWhatIsStillItsOwn(t *testing.T) {
+	t.Parallel()
+	told := stopsAfterALoss(t, 1)
+	require.Len(t, told, 1)
+	require.ErrorContains(t, told[0], "partitions are assigned to the instance again")
+}
+
+// The stop comes when the wait after a failed attempt is over and a new assignment is waited for: what counts is whose the work is.
+func TestAStopWhileAnAssignmentIsAwaitedAfterAFailure(t *testing.T) {
+	for name, left := range map[string]int{"it has partitions": 1, "others have them": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			sick := errors.New("the broker is sick")
+			w.onCommit = func(c checkpoint.Commit) (bool, error) {
+				if c.Name.ID <= 2 {
+					return true, nil
+				}
+				return false, sick
+			}
+			cfg := w.config()
+			cfg.Restart = restart.Config{Exponential: restart.Exponential{InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond}}
+			failed, told, waits := make(chan struct{}, 10), make(chan error, 10), make(chan struct{}, 10)
+			stop := w.startPlan(exchangePlan(t, 2), cfg, w.ports(), &Listener{
+				AttemptEnded: func(_ int, err error, _ fault.Recovery, _ time.Duration) {
+					if err == nil || len(failed) > 0 {
+						return
+					}
+					// An exchange needs all partitions: with one of two an assignment is awaited, and it is the instance's.
+					w.assign(left)
+					failed <- struct{}{}
+				},
+				StandingBy:     func() { waits <- struct{}{} },
+				StoppedWaiting: func(cause error) { told <- cause },
+			})
+			w.produceUntil(func() bool { return len(failed) == 1 && len(waits) > 0 })
+			require.NoError(t, stop())
+			if left == 0 {
+				require.Empty(t, told)
+				return
+			}
+			require.Len(t, told, 1)
+			require.ErrorIs(t, <-told, sick)
+		})
+	}
+}
