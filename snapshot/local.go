@@ -354,6 +354,8 @@ func (l *Local) walk(ctx context.Context, start, dir string, out *[]FileInfo) er
 		case !validPath(name):
 		case !e.Regular && l.isOurs(name):
 			*out = append(*out, FileInfo{Name: name, NotFile: e.What})
+		case e.Err != nil && start != "." && dir == start && validSegment(e.Name):
+			return e.Err // an instance's directory, maybe
 		case e.Dir, e.What == vfs.Link && l.kind == checkpointDir && start != "." && dir == start: // one in place of an instance's directory
 			if err := l.walk(ctx, start, name, out); err != nil {
 				return err

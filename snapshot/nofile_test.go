@@ -386,3 +386,65 @@ func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
 	require.Equal(t, fault.CheckpointDir, fault.CodeOf(err))
 	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
 }
+
+// brokenFS has names whose inodes are broken: neither looked at nor opened, but in the directory.
+type brokenFS struct {
+	vfs.FS
+	broken map[string]bool
+}
+
+func (b *brokenFS) err(name string) error {
+	if b.broken[name] {
+		return &fs.PathError{Op: "lstat", Path: name, Err: syscall.EUCLEAN}
+	}
+	return nil
+}
+
+func (b *brokenFS) Open(name string) (vfs.File, error) {
+	if err := b.err(name); err != nil {
+		return nil, err
+	}
+	return b.FS.Open(name)
+}
+
+func (b *brokenFS) ReadDir(dir string) ([]vfs.Entry, error) {
+	if err := b.err(dir); err != nil {
+		return nil, err
+	}
+	list, err := b.FS.ReadDir(dir)
+	for i := range list {
+		if err := b.err(filepath.ToSlash(filepath.Join(dir, list[i].Name))); err != nil {
+			list[i] = vfs.Entry{Name: list[i].Name, What: "of an unknown kind", Err: err}
+		}
+	}
+	return list, err
+}
+
+// A broken inode is damage of its file; that of an instance's directory, in which any checkpoint may lie, is an error of all.
+func TestABrokenInodeIsNotAbsence(t *testing.T) {
+	m := &brokenFS{FS: vfs.NewMem(), broken: map[string]bool{}}
+	r := openRepo(t, m, "i-0")
+	ref, root := mustCheckpoint(t, r, 1, 1, nil, nil, map[element.TaskID]change{taskA: {"totals/acc|a": val("1")}})
+	require.NoError(t, r.MarkCommitted(ctx, ref))
+	run := root.Tasks[0].Runs[0].File
+	marker := strings.TrimSuffix(ref.Path, rootSuffix) + markerSuffix
+	for kind, name := range map[string]string{"root": ref.Path, "run": run, "marker": marker} {
+		m.broken = map[string]bool{name: true, "shop/i-0/foreign": true}
+		var damage []error
+		require.NoError(t, r.VerifyAll(ctx, nil, func(v Verified) { damage = append(damage, v.Damage...) }))
+		require.NotEmpty(t, damage, kind)
+		for _, err := range damage {
+			require.True(t, requireCorrupt(err, name), "%v", err)
+			require.ErrorContains(t, err, "it cannot be read: "+syscall.EUCLEAN.Error())
+		}
+	}
+	m.broken = map[string]bool{ref.Path: true, marker: true, run: true}
+	_, err := r.Stored(ctx)
+	require.True(t, requireCorrupt(err, ref.Path), "a start without offsets does not begin anew: %v", err)
+	m.broken = map[string]bool{"shop/i-0": true}
+	_, err = r.List(ctx)
+	require.ErrorIs(t, err, syscall.EUCLEAN)
+	require.Equal(t, fault.CheckpointDir, fault.CodeOf(err))
+	m.broken = nil
+	require.NoError(t, r.VerifyAll(ctx, nil, func(v Verified) { require.Empty(t, v.Damage) }))
+}

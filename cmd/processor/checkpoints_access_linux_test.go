@@ -1,41 +1,13 @@
 package main
 
 import (
-	"io/fs"
 	"os"
-	"path/filepath"
-	"runtime"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-// unprivileged runs a function with the rights of the owner of what lies in a directory, not those of root, on one thread.
-func unprivileged(t *testing.T, dir string, fn func()) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		fn()
-		return
-	}
-	const nobody = 65534
-	require.NoError(t, filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
-		if err == nil {
-			err = os.Lchown(p, nobody, nobody)
-		}
-		return err
-	}))
-	set := func(uid uintptr) {
-		_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, uid, 0, 0)
-		now, _, _ := syscall.RawSyscall(syscall.SYS_SETFSUID, ^uintptr(0), 0, 0) // an id that is none only tells
-		require.Equal(t, uid, now)
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	set(nobody)
-	defer set(0)
-	fn()
-}
+	"github.com/millweir/millweir/internal/vfs/vfstest"
+)
 
 // A file that the user has no right to read is named as that, beside all others, and with another exit code than damage. Where
 // both are met, damage is what counts.
@@ -47,7 +19,7 @@ func TestCheckpointsCommandsTellALackOfAccessFromDamage(t *testing.T) {
 		out, errors string
 	}
 	look := func() (verify, list, third, second result) {
-		unprivileged(t, s.dir, func() {
+		vfstest.Unprivileged(t, s.dir, func() {
 			for _, c := range []struct {
 				res  *result
 				args []string

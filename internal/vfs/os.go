@@ -1,7 +1,6 @@
 package vfs
 
 import (
-	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -71,28 +70,33 @@ func (o *OS) Remove(name string) error { return o.root.Remove(name) }
 // MkdirAll makes directories.
 func (o *OS) MkdirAll(dir string) error { return explain(o.root, dir, o.root.MkdirAll(dir, 0o750)) }
 
-// ReadDir lists a directory. A file that vanishes while being listed is left out.
+// ReadDir lists a directory. A file that vanishes while being listed is left out; one that cannot be looked at is not.
 func (o *OS) ReadDir(dir string) ([]Entry, error) {
-	d, err := o.root.OpenFile(dir, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	sub, err := o.root.OpenRoot(dir)
 	if err != nil {
 		return nil, explain(o.root, dir, err)
 	}
-	defer d.Close()
-	list, err := d.ReadDir(-1)
+	defer sub.Close()
+	d, err := o.root.OpenFile(dir, os.O_RDONLY|syscall.O_NONBLOCK, 0) // "." of sub would need the right to search it
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Entry, 0, len(list))
-	for _, e := range list {
-		info, err := e.Info()
+	defer d.Close()
+	names, err := d.Readdirnames(-1) // ReadDir would fail at the first that cannot be looked at
+	if err != nil {
+		return nil, err
+	}
+	sort.Strings(names)
+	out := make([]Entry, 0, len(names))
+	for _, name := range names {
+		info, err := sub.Lstat(name)
 		switch {
 		case err == nil:
 			out = append(out, entryOf(info))
-		case !errors.Is(err, fs.ErrNotExist): // a broken inode, or no right to search: who wants the name meets the error
-			out = append(out, Entry{Name: e.Name(), Dir: e.IsDir(), What: cmp.Or(whatIs(e.Type()), "of an unknown kind")})
+		case !errors.Is(err, fs.ErrNotExist): // a broken inode, or no right to search
+			out = append(out, Entry{Name: name, What: "of an unknown kind", Err: err})
 		}
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
 }
 

@@ -49,5 +49,6 @@ type Entry struct {
 	Dir     bool
 	Regular bool      // a plain file: no directory, link, device or socket
 	What    string    // what it is instead of a plain file, "a directory"; empty for one
+	Err     error     // why it could not be looked at: nothing but the name is known then
 	Mod     time.Time // when a plain file was last written to, by the clock of whoever keeps it; zero for anything else
 }
