@@ -63,6 +63,9 @@ type Config struct {
 	// RecoverFromStore lets the start take the newest committed checkpoint of the store for tasks whose committed offsets
 	// are gone, damaged, stale, or name a checkpoint that is; see snapshot.Recover. It ends with the first commit.
 	RecoverFromStore bool
+	// OthersLast is how long who was stopped stays a member of the group; such a recovery waits so long for their partitions.
+	// Default 12 s.
+	OthersLast time.Duration
 	// From is the savepoint to start from.
 	From From
 	// AllowDropped lets state go that is in the checkpoint or savepoint and in no step of the plan.
@@ -90,6 +93,7 @@ func (c Config) withDefaults() Config {
 	def(&c.CleanGroupInterval, time.Minute)
 	def(&c.ShutdownTimeout, 30*time.Second)
 	def(&c.LossDelay, time.Second)
+	def(&c.OthersLast, 12*time.Second)
 	if c.Parallelism == 0 {
 		c.Parallelism = min(runtime.NumCPU(), 8)
 	}

@@ -21,6 +21,8 @@ type Listener struct {
 	StoppedWaiting func(cause error)
 	// StandingBy: the group has no partition for this instance at the moment.
 	StandingBy func()
+	// Parted: the instance waits for all partitions, for a recovery from the store; again when the other members have changed.
+	Parted func(Parted)
 	// Joined, Left: partitions were taken in, or given to another member after a last checkpoint, while the others went on.
 	Joined func(tps []element.TopicPartition)
 	Left   func(tps []element.TopicPartition)

@@ -35,6 +35,9 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 		}
 		return decisions, err
 	}
+	if err := in.together(); err != nil {
+		return nil, err
+	}
 	if listing, err = store.Survey(in.ctx); err != nil {
 		return nil, fmt.Errorf("verify the checkpoints of the store: %w", err)
 	}

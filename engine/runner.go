@@ -59,6 +59,7 @@ type Runner struct {
 	// untidy: transactions under our ids may be open that no attempt has begun since, a predecessor's or one that could not
 	// be aborted.
 	untidy bool
+	parted bool // an attempt had some of the partitions, and needs all
 }
 
 // keptState is a task's state in memory after its attempt has ended, and the checkpoint whose commit it is sure of.
@@ -192,7 +193,7 @@ func (r *Runner) stoppedWaiting(failed, lost error) {
 
 // leaves reports that an attempt has ended in order and another one follows.
 func leaves(err error) bool {
-	return errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) || errors.Is(err, errUnsaved)
+	return errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) || errors.Is(err, errUnsaved) || errors.Is(err, errParted)
 }
 
 // finish ends a bounded run: everything that this instance had is committed. What is left to others goes on there.
@@ -243,20 +244,28 @@ func (r *Runner) ended(n int, err error, class fault.Recovery, delay time.Durati
 // assignment when ctx ends. With more members than partitions some stand by and take over when another leaves.
 func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 	told := false
+	var v vigil
 	for {
 		if err := r.ports.Group.Err(); err != nil {
 			return Assignment{}, err
 		}
 		asg := r.ports.Group.Current()
-		whole, err := r.whole(ctx, asg)
-		if len(asg.Partitions) > 0 && (whole || err != nil) {
+		missing, err := r.missing(ctx, asg)
+		if len(asg.Partitions) > 0 && (len(missing) == 0 || err != nil) {
 			return asg, err
 		}
-		if asg.Epoch > 0 && !told && r.lis.StandingBy != nil {
+		var again <-chan time.Time
+		waits := r.parted && len(asg.Partitions) > 0
+		if waits {
+			if err := v.look(ctx, r, missing); err != nil {
+				return Assignment{}, err
+			}
+			again = time.After(othersPoll)
+		}
+		if asg.Epoch > 0 && !told && !waits && r.lis.StandingBy != nil {
 			told = true
 			r.lis.StandingBy()
 		}
-		var again <-chan time.Time
 		if asg.Member && r.untidy {
 			if again = r.tidy(ctx); again == nil {
 				continue
@@ -271,16 +280,14 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 	}
 }
 
-// whole reports that an assignment is enough to begin with. Where tasks exchange records, one instance has all partitions.
-func (r *Runner) whole(ctx context.Context, asg Assignment) (bool, error) {
-	if !r.plan.HasExchange() || len(asg.Partitions) == 0 {
-		return true, nil
+// missing gives what an assignment lacks to begin with. Where tasks exchange records one instance has all partitions, and a
+// recovery from the store goes back with all of them.
+func (r *Runner) missing(ctx context.Context, asg Assignment) ([]element.TopicPartition, error) {
+	if !r.plan.HasExchange() && !r.parted || len(asg.Partitions) == 0 {
+		return nil, nil
 	}
 	topics, err := r.inputs(ctx)
-	if err != nil {
-		return false, err
-	}
-	return covers(asg, topics), nil
+	return missing(asg.Since, topics), err
 }
 
 // inputs gives what the cluster knows now of the topics that the sources read.
@@ -290,18 +297,6 @@ func (r *Runner) inputs(ctx context.Context) (map[string]Topic, error) {
 		names[i] = s.Topic
 	}
 	return r.ports.Offsets.Topics(ctx, names)
-}
-
-// covers reports that an assignment has all partitions.
-func covers(asg Assignment, topics map[string]Topic) bool {
-	for name, t := range topics {
-		for p := range t.Partitions {
-			if asg.Since[element.TopicPartition{Topic: name, Partition: p}] == 0 {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // tidy ends the transactions that are open under our ids while this instance stands by. No attempt of ours will, and the

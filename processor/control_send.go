@@ -119,6 +119,7 @@ func reachAny(ctx context.Context, cl *kgo.Client, brokers []string) error {
 
 // groupMember is a member of the group and what it has.
 type groupMember struct {
+	id         string
 	instance   string
 	host       string
 	partitions []element.TopicPartition
@@ -135,7 +136,7 @@ func describeMembers(ctx context.Context, cl *kgo.Client, application string) (m
 		return nil, false, kafka.Classify(g.Err, "describe group %s", application)
 	}
 	for _, m := range g.Members {
-		gm := groupMember{instance: m.MemberID, host: m.ClientHost}
+		gm := groupMember{id: m.MemberID, instance: m.MemberID, host: m.ClientHost}
 		if m.InstanceID != nil {
 			gm.instance = *m.InstanceID
 		}

@@ -195,6 +195,19 @@ func logAssignment(log *slog.Logger, lis *engine.Listener, user engine.Listener)
 			user.StandingBy()
 		}
 	}
+	lis.Parted = func(p engine.Parted) {
+		var names []string
+		for _, m := range p.Others {
+			names = append(names, m.Name)
+		}
+		if len(names) > 0 {
+			log.Warn("the recovery from the store waits for all partitions: the group still gives some to others, which are to be stopped; those that are stay members until their sessions are over",
+				"missing", p.Missing, "members", names, "at_most", p.AtMost)
+		} else {
+			log.Info("the recovery from the store waits for all partitions: nobody else is in the group any more", "missing", p.Missing)
+		}
+		call(user.Parted, p)
+	}
 	lis.Joined = func(tps []element.TopicPartition) {
 		log.Info("partitions taken in beside the others", "partitions", tps)
 		call(user.Joined, tps)

@@ -4,10 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/millweir/millweir/engine"
 )
+
+// othersLast is how much longer than its session a member may be seen that was stopped.
+const othersLast = 2 * time.Second
+
+// others lists the other members of the group.
+func (s *service) others(ctx context.Context) ([]engine.Member, error) {
+	members, _, err := describeMembers(ctx, s.reads.cl, s.plan.Application)
+	var out []engine.Member
+	for _, m := range members {
+		if m.instance != s.instance {
+			out = append(out, engine.Member{ID: m.id, Name: fmt.Sprintf("%s (%s)", m.instance, m.host)})
+		}
+	}
+	return out, err
+}
 
 // members lists who is in the group. A group that the cluster does not describe is an error, never an empty group: who
 // cannot be seen may be alive. One that does not exist has nobody in it.

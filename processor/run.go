@@ -261,7 +261,7 @@ func (s *service) run(ctx context.Context) error {
 		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
 		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		OpenFrom: s.openFrom, DisposeSavepoint: snapshot.DisposeSavepoint,
-		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone,
+		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone, Others: s.others,
 		NewState: func(task element.TaskID) engine.State {
 			return state{store.New(store.Config{Spill: s.spill, Task: task})}
 		},
@@ -304,7 +304,7 @@ func (s *service) engineConfig() engine.Config {
 		Unaligned: c.Unaligned, AlignedTimeout: c.AlignedTimeout, ForceIterations: c.ForceIterations, Restart: c.Restart,
 		SyncSnapshots: c.SyncSnapshots, FullSnapshots: c.FullSnapshots, PreferCheckpoint: c.PreferCheckpointForRecovery,
 		UncommittedLimit: c.UncommittedLimit, ShutdownTimeout: c.ShutdownTimeout,
-		RecoverFromStore: c.RecoverFromStore, From: c.from(), AllowDropped: c.AllowDroppedState,
+		RecoverFromStore: c.RecoverFromStore, OthersLast: c.SessionTimeout + othersLast, From: c.from(), AllowDropped: c.AllowDroppedState,
 	}
 	if c.loose() {
 		e.TransactionTimeout = 0 // there is none that could end
