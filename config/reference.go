@@ -51,10 +51,10 @@ values; Go code gives them to its sources.
 
 | key | default | meaning | in Flink |
 |---|---|---|---|
-| ` + "`sources.*.start` | `committed`" + ` | Where a partition without a checkpoint begins. | ` + "`scan.startup.mode`" + `, default group-offsets |
-| ` + "`sources.*.end` | `none`" + ` | Where the source ends. | ` + "`scan.bounded.mode`" + `, default unbounded |
-| ` + "`sources.*.on-missing` | `fail`" + ` | What happens when the position is no longer in the topic. | ` + "`auto.offset.reset`" + ` of the consumer |
-| ` + "`sources.*.on-error` | `fail`" + ` | What happens to a record that cannot be decoded or processed. | ` + "`json.ignore-parse-errors`" + ` and its like of a format, default false |
+| ` + "`sources.*.start` | `committed`" + ` | Where a partition without a checkpoint begins. | ` + "`scan.startup.mode`" + ` of the Kafka SQL connector, default group-offsets |
+| ` + "`sources.*.end` | `none`" + ` | Where the source ends. | ` + "`scan.bounded.mode`" + ` of the Kafka SQL connector, default unbounded |
+| ` + "`sources.*.on-missing` | `fail`" + ` | What happens when the position is no longer in the topic. | ` + "`auto.offset.reset`" + ` of the consumer, which Flink's Kafka source replaces by that of its start offsets; Kafka's own default is latest |
+| ` + "`sources.*.on-error` | `fail`" + ` | What happens to a record that cannot be decoded or processed. | ` + "`json.ignore-parse-errors`" + ` of the format and its like, default false: fails; true: skips fields and rows that cannot be parsed. Only for parsing, not for what is processed |
 `)
 	if later.Len() == 0 {
 		return b.String()

@@ -179,3 +179,17 @@ func TestIgnoredWithoutCheckpoints(t *testing.T) {
 	}
 	require.Equal(t, want, Ignored(c))
 }
+
+// Without an exchange there is no channel in which a barrier could overtake.
+func TestUnalignedHasNoEffectWithoutAnExchange(t *testing.T) {
+	c := Config{Unaligned: true, AlignedTimeout: 200 * time.Millisecond}
+	s := settled{bed: &bed{t: t}, app: "unaligned"}
+	require.Empty(t, ignoredBy(s.plan(2), c))
+	require.Equal(t, []string{
+		"checkpointing.unaligned true: the topology has no exchange, so no barrier waits behind records in a channel",
+		"checkpointing.aligned-timeout 200ms: the topology has no exchange, so no barrier waits behind records in a channel",
+	}, ignoredBy(s.plan(0), c))
+	require.Len(t, ignoredBy(s.plan(0), Config{Unaligned: true}), 1)
+	require.Empty(t, ignoredBy(s.plan(0), Config{}))
+	require.Empty(t, ignoredBy(s.plan(0), Config{Unaligned: true, DisabledCheckpoints: true}), "said for another reason")
+}

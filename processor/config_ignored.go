@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/millweir/millweir/internal/rules"
+	"github.com/millweir/millweir/topology"
 )
 
 // Ignored names the settings that were changed from their defaults and have no effect with the chosen backend and mode: one
@@ -34,6 +35,19 @@ func Ignored(c Config) []string {
 		const why = "state.backend memory keeps no local copy"
 		note(!slices.Equal(c.LocalDirs, def.LocalDirs), "state.local.root-dirs", c.LocalDirs, why)
 		note(c.MemoryLimit != def.MemoryLimit, "state.backend.memory-limit", rules.Size(c.MemoryLimit), "state.backend memory keeps all state in memory")
+	}
+	return out
+}
+
+// ignoredBy names, likewise, what has no effect with a topology.
+func ignoredBy(plan *topology.Plan, c Config) []string {
+	if c.DisabledCheckpoints || !c.Unaligned || plan.HasExchange() {
+		return nil
+	}
+	const why = "the topology has no exchange, so no barrier waits behind records in a channel"
+	out := []string{"checkpointing.unaligned true: " + why}
+	if c.AlignedTimeout != 0 {
+		out = append(out, "checkpointing.aligned-timeout "+rules.Duration(c.AlignedTimeout)+": "+why)
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
@@ -44,9 +45,21 @@ func TestAtLeastOnceKeepsTheState(t *testing.T) {
 	for round := range 3 {
 		cfg := b.config()
 		cfg.Mode, cfg.RetainedCheckpoints = AtLeastOnce, 1
+		hold := make(chan struct{}) // no checkpoint is durable before its end
+		cfg.Decorate = func(p *engine.Ports) {
+			p.Checkpoints = persisting{p.Checkpoints, func(ctx context.Context) error {
+				select {
+				case <-hold:
+				case <-ctx.Done():
+				}
+				return ctx.Err()
+			}}
+		}
 		stop := b.start(countByKey(t, app), cfg)
 		b.put(100)
-		require.Eventually(t, func() bool { return len(b.counts()) >= 100*(round+1) && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return len(b.counts()) >= 100*(round+1) }, 10*time.Second, 50*time.Millisecond, "output waits for a commit")
+		close(hold)
+		require.Eventually(t, func() bool { return b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
 		require.NoError(t, stop())
 	}
 	highest := map[string]int64{}

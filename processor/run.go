@@ -342,7 +342,7 @@ func (s *service) sayHow() {
 		attrs = append(attrs, "transaction_timeout", c.TransactionTimeout)
 	}
 	s.log.Info("starting", attrs...)
-	for _, line := range Ignored(c) {
+	for _, line := range append(Ignored(c), ignoredBy(s.plan, c)...) {
 		s.log.Warn("a setting has no effect", "setting", line)
 	}
 	for _, line := range Limited(c) {

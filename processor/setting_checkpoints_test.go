@@ -35,25 +35,81 @@ func TestSettingInterval(t *testing.T) {
 	}
 }
 
+// What is written for a checkpoint that has timed out ends at once, in an attempt that goes on, as well as with one that ends.
 func TestSettingTimeout(t *testing.T) {
 	testbed.Alongside(t)
+	t.Run("the attempt goes on", func(t *testing.T) {
+		s, written := newHanging(t, 300*time.Millisecond)
+		stop := s.start(s.plan(0), s.cfg)
+		s.eventually(func() bool { return len(written) == 1 }, "its writing is cancelled")
+		w := <-written
+		require.ErrorIs(t, w.err, context.Canceled)
+		require.GreaterOrEqual(t, w.took, 250*time.Millisecond)
+		s.eventually(func() bool { return s.lag(s.app) == 0 }, "the next one covers its work")
+		require.Equal(t, 1, s.givenUp())
+		require.Empty(t, s.failures(), "no attempt has ended, so nothing was cancelled along with one")
+		require.NoError(t, stop())
+	})
+	t.Run("the attempt ends", func(t *testing.T) {
+		s, written := newHanging(t, 300*time.Millisecond)
+		s.cfg.TolerableFailures = 0
+		done := make(chan error, 1)
+		go func() { done <- Run(t.Context(), s.plan(0), s.cfg) }()
+		select {
+		case err := <-done:
+			require.ErrorContains(t, err, "300ms")
+			require.Len(t, written, 1, "what was being written for it has ended")
+		case <-time.After(20 * time.Second):
+			t.Fatal("a checkpoint that hangs is not given up")
+		}
+	})
+	t.Run("there is time", func(t *testing.T) {
+		s, written := newHanging(t, 4*time.Minute)
+		stop := s.start(s.plan(0), s.cfg)
+		s.eventually(func() bool { return s.triggers() == 1 }, "the first one")
+		time.Sleep(time.Second)
+		require.Empty(t, written)
+		require.Zero(t, s.givenUp())
+		s.release()
+		s.eventually(func() bool { return s.lag(s.app) == 0 }, "it completes after all")
+		require.NoError(t, (<-written).err)
+		require.NoError(t, stop())
+	})
+}
+
+// hanging is a service whose first checkpoint is not written before release, unless it is given up.
+type hanging struct {
+	*settled
+	release func()
+}
+
+// written is how the writing of a checkpoint that hung has ended.
+type written struct {
+	err  error
+	took time.Duration
+}
+
+func newHanging(t *testing.T, timeout time.Duration) (hanging, <-chan written) {
 	s := newSettled(t)
-	s.cfg.CheckpointTimeout, s.cfg.Restart = 300*time.Millisecond, restart.Config{Strategy: restart.None}
-	var cancelled atomic.Bool
+	s.cfg.CheckpointTimeout, s.cfg.TransactionTimeout = timeout, 10*time.Minute
+	s.cfg.TolerableFailures, s.cfg.Restart = -1, restart.Config{Strategy: restart.None}
+	free, out := make(chan struct{}), make(chan written, 10)
+	var calls atomic.Int64
 	s.beforePersist(func(ctx context.Context) error {
-		defer cancelled.Store(true)
-		return hang(ctx)
+		if calls.Add(1) > 1 {
+			return nil
+		}
+		began, err := time.Now(), error(nil)
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-free:
+		}
+		out <- written{err, time.Since(began)}
+		return err
 	})
 	s.put(10)
-	done := make(chan error, 1)
-	go func() { done <- Run(t.Context(), s.plan(0), s.cfg) }()
-	select {
-	case err := <-done:
-		require.ErrorContains(t, err, "300ms")
-		require.True(t, cancelled.Load(), "what was being written for it has ended")
-	case <-time.After(20 * time.Second):
-		t.Fatal("a checkpoint that hangs is not given up")
-	}
+	return hanging{s, func() { close(free) }}, out
 }
 
 func TestSettingTolerableFailures(t *testing.T) {

@@ -134,8 +134,8 @@ type listed struct {
 	Created     *time.Time `json:"created,omitempty"`
 	Tasks       int        `json:"tasks"`
 	Positions   []position `json:"positions"`
-	DeltaBytes  int64      `json:"delta_bytes"`
-	FullBytes   int64      `json:"full_bytes"`
+	DeltaBytes  int64      `json:"runs_delta_bytes"`
+	FullBytes   int64      `json:"runs_full_bytes"`
 	Entries     int64      `json:"entries"`
 	Predecessor string     `json:"predecessor,omitempty"`
 	Group       []string   `json:"group,omitempty"` // partitions whose committed handle names it
