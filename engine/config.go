@@ -53,7 +53,7 @@ type Config struct {
 	// ChannelRecords bounds the records on the way from one task to one subtask of an exchange. Default 1024.
 	ChannelRecords int
 
-	// CleanGroupInterval is the least time between two calls of Ports.CleanGroup. Default 1 min.
+	// CleanGroupInterval is the least time between two calls of Ports.CleanGroup, and of Ports.CleanIdle. Default 1 min.
 	CleanGroupInterval time.Duration
 	// InboxRecords bounds the records that wait in front of one task. Default 8192.
 	InboxRecords int

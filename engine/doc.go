@@ -49,7 +49,8 @@
 //	I17 A barrier that is known to a task waits for at most one slice of timers, and between two barriers timers have one slice.
 //
 // Goroutines, all owned by the attempt and awaited by its tearDown: one per task, one for the source, one per worker
-// action (persist, seal, root, commit, housekeeping), one per intake, and one that looks after a claimed savepoint. The loop
+// action (persist, seal, root, commit, housekeeping), one per intake, and one that looks after a claimed savepoint; and the
+// runner's, that cleans up while it stands by. The loop
 // runs in the goroutine that called Runner.Run.
 //
 // Files:
@@ -57,6 +58,7 @@
 //	ports.go, config.go, listener.go    what is needed from outside, what is set, who is told
 //	runner.go, attempt.go               attempts and restarts, an attempt's life
 //	intake.go, restore.go, recover.go   from committed offsets to tasks
+//	idle.go                             what is done while standing by
 //	together.go                         recoveries that need all partitions
 //	from.go, claim.go, moved.go         starts from a savepoint, its end, state that changes its place
 //	join.go, leave.go                   tasks that come and go

@@ -245,6 +245,7 @@ func (r *Runner) ended(n int, err error, class fault.Recovery, delay time.Durati
 func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 	told := false
 	var v vigil
+	var rest idle
 	for {
 		if err := r.ports.Group.Err(); err != nil {
 			return Assignment{}, err
@@ -271,9 +272,15 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 				continue
 			}
 		}
+		var house <-chan time.Time
+		if asg.Member && len(asg.Partitions) == 0 {
+			house = rest.due(r.cfg.CleanGroupInterval)
+		}
 		select {
 		case <-r.ports.Group.Changes():
 		case <-again:
+		case <-house:
+			rest.round(ctx, r)
 		case <-ctx.Done():
 			return Assignment{}, nil
 		}

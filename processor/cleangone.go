@@ -18,7 +18,19 @@ const leastGrace = time.Hour
 
 // cleanGone removes what instances that are gone have left in the checkpoint directory and nothing needs.
 func (s *service) cleanGone(ctx context.Context) (snapshot.CleanReport, error) {
-	return s.repo.CleanGone(ctx, snapshot.GoneInput{Live: s.liveInstances, Committed: s.committedRoots, Grace: s.grace(), Now: time.Now()})
+	return s.repo.CleanGone(ctx, s.goneInput())
+}
+
+// cleanIdle removes what this instance has left there while it stands by.
+func (s *service) cleanIdle(ctx context.Context) (snapshot.CleanReport, error) {
+	if s.cfg.DisabledCheckpoints {
+		return snapshot.CleanReport{}, nil
+	}
+	return s.repo.CleanIdle(ctx, s.goneInput())
+}
+
+func (s *service) goneInput() snapshot.GoneInput {
+	return snapshot.GoneInput{Live: s.liveInstances, Committed: s.committedRoots, Grace: s.grace(), Now: time.Now()}
 }
 
 // grace outlasts every transaction that may still be open, twice, and every session.

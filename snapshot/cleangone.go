@@ -68,25 +68,59 @@ const committedTries = 3
 // Grace is for none of these. It is for what the argument leaves to others: that a broker really ends transactions, and
 // that what was written just before an instance went is there for somebody who wants to look.
 func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, error) {
-	c, err := r.newCleaner(ctx)
+	g, err := r.newGoneCleaner(ctx, in)
 	if err != nil {
 		return CleanReport{}, err
 	}
-	g := &goneCleaner{cleaner: c, in: in, superseded: map[string]bool{}, known: map[lineage]bool{}}
 	if err := g.ask(); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted of instances that are gone: %w", err)
 	}
 	if len(g.gone) == 0 {
 		return CleanReport{}, nil
 	}
-	c.judgeCommitted()
-	g.judgeRoots()
-	plan := g.judgeFiles()
+	plan := g.judge()
 	rep, err := r.deleteAll(ctx, plan)
 	if err != nil {
 		return rep, err
 	}
 	return g.retire(rep, slices.Concat(plan.markers, plan.roots, plan.data))
+}
+
+// CleanIdle deletes what nothing needs in the directory of this instance, which has no task and writes nothing before this
+// returns: it would not come to a Clean, and no CleanGone takes it for gone. Live is not asked. What goes, and when, is as in
+// CleanGone, and so is why nothing is lost, also when this process is stopped on the way and others go on meanwhile. It may
+// have been replaced without knowing it: what its successor writes is not judged, since that one may be at work on it, however
+// old it is. The directory and the announcement stay.
+func (r *Repository) CleanIdle(ctx context.Context, in GoneInput) (CleanReport, error) {
+	g, err := r.newGoneCleaner(ctx, in)
+	if err != nil {
+		return CleanReport{}, err
+	}
+	for i := range g.first.instances {
+		if own := g.first.instances[i]; own.dir == r.dir {
+			own.all = slices.DeleteFunc(slices.Clone(own.all), func(f FileInfo) bool { return !r.owns(parseFilePath(f.Name).name) })
+			g.gone = append(g.gone, &own)
+		}
+	}
+	if len(g.gone) == 0 || len(g.gone[0].all) == 0 {
+		return CleanReport{}, nil
+	}
+	if err := g.read(); err != nil {
+		return CleanReport{}, fmt.Errorf("nothing is deleted of this instance, which stands by: %w", err)
+	}
+	return r.deleteAll(ctx, g.judge())
+}
+
+func (r *Repository) newGoneCleaner(ctx context.Context, in GoneInput) (*goneCleaner, error) {
+	c, err := r.newCleaner(ctx)
+	return &goneCleaner{cleaner: c, in: in, superseded: map[string]bool{}, known: map[lineage]bool{}}, err
+}
+
+// judge decides what goes.
+func (g *goneCleaner) judge() *cleanPlan {
+	g.judgeCommitted()
+	g.judgeRoots()
+	return g.judgeFiles()
 }
 
 // goneCleaner is a cleaner of other instances' directories.
@@ -117,6 +151,11 @@ func (g *goneCleaner) ask() error {
 	if len(g.gone) == 0 {
 		return nil
 	}
+	return g.read()
+}
+
+// read reads what the handles name, then all roots.
+func (g *goneCleaner) read() error {
 	for try := 1; ; try++ {
 		handles, err := g.in.Committed(g.ctx)
 		if err != nil {
@@ -130,7 +169,7 @@ func (g *goneCleaner) ask() error {
 			break
 		}
 	}
-	if _, err = g.readAll(g.first); err != nil {
+	if _, err := g.readAll(g.first); err != nil {
 		return err
 	}
 	return g.spareOtherClusters()

@@ -38,9 +38,10 @@ func TestCleanersNeverTakeWhatTheGroupNeeds(t *testing.T) {
 	require.Positive(t, sum.Deleted)
 	require.Positive(t, sum.DeletedGone)
 	require.Positive(t, sum.DirsGone)
+	require.Positive(t, sum.DeletedIdle)
 }
 
-type clusterStats struct{ Commits, Moves, Stops, Cleans, Refused, Deleted, DeletedGone, DirsGone int }
+type clusterStats struct{ Commits, Moves, Stops, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle int }
 
 func (s *clusterStats) add(o clusterStats) {
 	s.Commits += o.Commits
@@ -51,6 +52,7 @@ func (s *clusterStats) add(o clusterStats) {
 	s.Deleted += o.Deleted
 	s.DeletedGone += o.DeletedGone
 	s.DirsGone += o.DirsGone
+	s.DeletedIdle += o.DeletedIdle
 }
 
 const modelRetain = 2
@@ -95,6 +97,7 @@ type proc struct {
 	busy     bool                   // with a checkpoint; one at a time
 	cleaning bool                   // one at a time
 	merging  bool                   // one at a time
+	idle     bool                   // cleans up, and takes no task meanwhile
 }
 
 func newCluster(t *testing.T, rt *rapid.T, seed uint64) *cluster {
@@ -195,6 +198,9 @@ func (c *cluster) start(inst string) {
 
 // give makes a process the owner, that goes on from what the handle names.
 func (c *cluster) give(id element.TaskID, p *proc) {
+	if p != nil && p.idle {
+		return
+	}
 	if old := c.owner[id]; old != nil && c.rng.IntN(2) == 0 {
 		old.r.Forget(old.merged[id])
 		delete(old.merged, id)
@@ -251,8 +257,10 @@ func (c *cluster) step() {
 		c.merge(pick(c, alive))
 	case n < 45:
 		c.clean(pick(c, c.procs))
-	case n < 55:
+	case n < 52:
 		c.cleanGone(pick(c, c.procs))
+	case n < 57:
+		c.cleanIdle(pick(c, c.procs))
 	default:
 		c.checkpoint(pick(c, alive), c.rng.IntN(5) > 0, c.rng.IntN(5) > 0)
 	}
@@ -449,6 +457,24 @@ func (c *cluster) cleanGone(p *proc) {
 	c.count(err)
 	c.stats.DeletedGone += rep.Deleted
 	c.stats.DirsGone += len(rep.Gone)
+}
+
+// cleanIdle is for a process without a task, replaced or not. It takes up none before that is over.
+func (c *cluster) cleanIdle(p *proc) {
+	for _, id := range c.tasks {
+		if c.owner[id] == p {
+			return
+		}
+	}
+	if p.busy || p.merging || p.cleaning {
+		return
+	}
+	p.busy, p.merging, p.cleaning, p.idle = true, true, true, true
+	clear(p.merged)
+	rep, err := p.r.CleanIdle(ctx, c.goneInput())
+	c.count(err)
+	c.stats.DeletedIdle += rep.Deleted
+	p.busy, p.merging, p.cleaning, p.idle = false, false, false, false
 }
 
 func (c *cluster) check() {

@@ -1,0 +1,65 @@
+package snapshot
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// a stands by: b has taken its task over and goes on.
+func TestCleanIdleRemovesWhatTheNextOwnerHasSuperseded(t *testing.T) {
+	g := newGoneBed(t)
+	replaceFile(t, g.m, "shop/README.txt", []byte("ours"))
+	g.live = []string{"a", "b", "c"}
+	require.Zero(t, g.clean(), "it is in the group")
+	require.NoError(t, g.a.Announce(ctx))
+
+	idle := func() CleanReport {
+		t.Helper()
+		rep, err := g.a.CleanIdle(ctx, g.input())
+		require.NoError(t, err)
+		_, err = g.b.Verify(ctx, g.root.Tasks[0])
+		require.NoError(t, err)
+		return rep
+	}
+	require.Equal(t, 10, idle().Deleted, "roots and markers, also those that it has written itself last")
+	require.Len(t, g.files("b"), 9, "b cleans for itself")
+	g.mergeAll()
+	require.Zero(t, idle().Deleted, "no root tells of the runs: they wait for the grace")
+	g.now = g.now.Add(time.Hour + time.Second)
+	require.Equal(t, 5, idle().Deleted)
+	require.Equal(t, []string{"shop/a/instance"}, g.files("a"), "it stays known")
+	require.Contains(t, listAll(t, g.c), "shop/README.txt")
+
+	// It takes the task back.
+	g.prev, g.root = commits(t, g.a, 1, int(g.prev.Name.ID)+1, int(g.prev.Name.ID)+3, g.prev, g.root, taskA)
+	_, err := g.a.Verify(ctx, g.root.Tasks[0])
+	require.NoError(t, err)
+}
+
+// A process that was stopped, and replaced under its name, wakes up and cleans: what its successor has committed, and what that
+// one is about to commit, stays.
+func TestCleanIdleOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
+	g := newGoneBed(t)
+	next := openRepo(t, g.m, "a")
+	prev, root := commits(t, next, 3, 48, 50, g.prev, g.root, taskA)
+	g.handles = []RootRef{*prev}
+	g.live = nil
+	name := nameOf(60, 3)
+	_, err := next.Persist(ctx, name, []TaskDelta{delta(taskA, counts, 50, 60, change{"totals/acc|x": val("late")})})
+	require.NoError(t, err)
+	before := g.files("a")
+	g.now = g.now.Add(1000 * time.Hour)                           // it takes its time
+	after, late := commits(t, next, 3, 51, 51, prev, root, taskA) // its commit is on the way
+	_, err = g.a.CleanIdle(ctx, g.input())
+	require.NoError(t, err)
+	require.Contains(t, g.files("a"), "shop/a/chk-"+name.String()+".data")
+	require.Less(t, len(g.files("a")), len(before), "what it has written itself goes")
+	for _, r := range []*Root{root, late} {
+		_, err = next.Verify(ctx, r.Tasks[0])
+		require.NoError(t, err)
+	}
+	_, err = next.ReadRoot(ctx, *after)
+	require.NoError(t, err)
+}
