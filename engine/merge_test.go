@@ -103,7 +103,9 @@ func TestChainsStayShortWhenAttemptsAreShort(t *testing.T) {
 	cfg := w.config()
 	cfg.MaxChain = 3
 	stop := w.start(cfg, nil)
-	w.produceUntil(func() bool { return roots.Load() > 80 })
+	for n := range int64(9) {
+		w.produceUntil(func() bool { return roots.Load() > 10*n })
+	}
 	require.NoError(t, stop())
 	require.Less(t, longest.Load(), int64(12))
 }

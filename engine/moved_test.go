@@ -62,10 +62,12 @@ func TestTheFirstCheckpointOfStateThatMovedIsWhole(t *testing.T) {
 			cfg.TolerableFailures, cfg.TransactionTimeout = checkpoint.Unlimited, time.Hour
 			var attempts atomic.Int64
 			stop = w.startPlan(exchangePlan(t, 3), cfg, w.ports(), &Listener{AttemptStarted: func(AttemptInfo) { attempts.Add(1) }})
-			for range 40 {
-				w.produce(20, 7)
-				time.Sleep(time.Millisecond)
-			}
+			begun := w.total()
+			w.produceUntil(func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return w.total() >= begun+800 && len(fulls) > 1 && slices.Contains(fulls, false)
+			})
 			w.outputs()
 			w.caughtUp()
 			require.NoError(t, stop())

@@ -22,7 +22,7 @@ func TestABarrierThatOvertakesWaitsForNoParcel(t *testing.T) {
 	lis := &Listener{CheckpointCompleted: func(s checkpoint.CheckpointStats) {
 		if s.Unaligned && s.Buffered > 0 {
 			n.Add(1)
-			slowest.Store(max(slowest.Load(), int64(s.EndToEnd)))
+			slowest.Store(max(slowest.Load(), int64(s.StartDelay)))
 		}
 	}}
 	for range 2 {

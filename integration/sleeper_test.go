@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,8 +45,8 @@ func fileRemovedInSleep(s *site) {
 		tmp, _ := filepath.Glob(filepath.Join(s.checkpoints(), s.app, s.app+"-a", "*.tmp"))
 		return len(tmp) == 0
 	}, "its file is not removed")
-	time.Sleep(5 * time.Second)
-	require.Contains(t, a.stderr.String(), "the file was removed while it was written")
+	a.until(30*time.Second, func() bool { return strings.Contains(a.stderr.String(), "the file was removed while it was written") }, "it does not tell of it")
+	time.Sleep(time.Second)
 	require.False(t, a.ended(), a.stderr.tail(3))
 	stop()
 	n := <-trickle

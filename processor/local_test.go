@@ -280,7 +280,7 @@ func TestKeeperReadsWhatAMergeHasTaken(t *testing.T) {
 	l.pace.every = time.Hour
 	l.start()
 	l.checkpoint(changes{task0: {put(0, "a", "1")}})
-	require.Eventually(t, func() bool { return len(l.keeper.tasks(func(*lane) bool { return true })) == 2 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(l.keeper.tasks(func(*lane) bool { return true })) == 2 }, 10*time.Second, time.Millisecond)
 	l.stop(time.Second) // builds the copy: it is small
 	require.Equal(t, 2, l.log.count(builtAnew))
 

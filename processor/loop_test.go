@@ -104,23 +104,10 @@ type keyCount struct {
 }
 
 // counts gives what is in the output, committed records only.
-func (b *bed) counts() []keyCount {
+func (b *bed) counts() (out []keyCount) {
 	b.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.ConsumeTopics(outTopic()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(50*time.Millisecond))
-	require.NoError(b.t, err)
-	defer cl.Close()
-	var out []keyCount
-	for {
-		ctx, cancel := context.WithTimeout(b.t.Context(), 500*time.Millisecond)
-		fetches := cl.PollFetches(ctx)
-		cancel()
-		before := len(out)
-		fetches.EachRecord(func(r *kgo.Record) {
-			out = append(out, keyCount{string(r.Key), int64(binary.BigEndian.Uint64(r.Value))})
-		})
-		if len(out) == before {
-			return out
-		}
-	}
+	b.eachOutput(func(r *kgo.Record) {
+		out = append(out, keyCount{string(r.Key), int64(binary.BigEndian.Uint64(r.Value))})
+	})
+	return out
 }

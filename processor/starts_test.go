@@ -60,6 +60,14 @@ func (b *bed) deletes(p int32, below int64) {
 // output gives the committed values of the output topic, sorted.
 func (b *bed) output() (values []int) {
 	b.t.Helper()
+	b.eachOutput(func(r *kgo.Record) { values = append(values, int(binary.BigEndian.Uint64(r.Value))) })
+	slices.Sort(values)
+	return values
+}
+
+// eachOutput gives the records of the output topic that are committed now, those of each partition in order.
+func (b *bed) eachOutput(f func(*kgo.Record)) {
+	b.t.Helper()
 	adm := kadm.NewClient(b.cl)
 	ends, err := adm.ListCommittedOffsets(b.t.Context(), outTopic())
 	require.NoError(b.t, err)
@@ -84,15 +92,13 @@ func (b *bed) output() (values []int) {
 		require.NoError(b.t, fetches.Err())
 		fetches.EachRecord(func(r *kgo.Record) {
 			if !r.Attrs.IsControl() {
-				values = append(values, int(binary.BigEndian.Uint64(r.Value)))
+				f(r)
 			}
 			if r.Offset+1 >= left[r.Partition] {
 				left[r.Partition] = 0
 			}
 		})
 	}
-	slices.Sort(values)
-	return values
 }
 
 func upTo(from, to int) (values []int) {
