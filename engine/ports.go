@@ -51,6 +51,9 @@ type Offsets interface {
 	// RunOver is asked when all inputs of this instance have ended and that is committed. over says that this holds for the
 	// whole application. Only a process that starts later begins a new run.
 	RunOver(ctx context.Context, sources []topology.SourcePlan) (over bool, err error)
+	// Outlived is asked when the instance has become a member of the group, or is one again, and has no work: who slept may have
+	// missed the end of the application. An error of class Stop says that nothing is to be done any more.
+	Outlived(ctx context.Context) error
 	// Topics gives what the cluster knows of topics now.
 	Topics(ctx context.Context, names []string) (map[string]Topic, error)
 }

@@ -60,6 +60,8 @@ type Runner struct {
 	// be aborted.
 	untidy bool
 	parted bool // an attempt had some of the partitions, and needs all
+	// member is the ownership epoch at which the instance was last found not to be outlived.
+	member uint64
 }
 
 // keptState is a task's state in memory after its attempt has ended, and the checkpoint whose commit it is sure of.
@@ -267,10 +269,22 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 			told = true
 			r.lis.StandingBy()
 		}
+		if asg.Member && asg.Epoch != r.member {
+			switch err := r.outlived(ctx); {
+			case err == nil:
+				r.member = asg.Epoch
+			case fault.RecoveryOf(err) == fault.Stop:
+				return Assignment{}, err
+			default:
+				again = time.After(time.Second)
+			}
+		}
 		if asg.Member && r.untidy {
-			if again = r.tidy(ctx); again == nil {
+			later := r.tidy(ctx)
+			if later == nil {
 				continue
 			}
+			again = later
 		}
 		var house <-chan time.Time
 		if asg.Member && len(asg.Partitions) == 0 {
@@ -304,6 +318,14 @@ func (r *Runner) inputs(ctx context.Context) (map[string]Topic, error) {
 		names[i] = s.Topic
 	}
 	return r.ports.Offsets.Topics(ctx, names)
+}
+
+// outlived asks whether the application has ended while this instance slept. One that did not sleep so long that the group
+// forgot it has heard of it.
+func (r *Runner) outlived(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, abortTimeout)
+	defer cancel()
+	return r.ports.Offsets.Outlived(bounded)
 }
 
 // tidy ends the transactions that are open under our ids while this instance stands by. No attempt of ours will, and the

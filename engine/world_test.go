@@ -268,6 +268,8 @@ func (m *member) Ends(_ context.Context, end topology.End, tps []element.TopicPa
 	return out, nil
 }
 
+func (m *member) Outlived(context.Context) error { return nil }
+
 func (m *member) RunOver(context.Context, []topology.SourcePlan) (bool, error) {
 	w := m.w
 	w.mu.Lock()

@@ -122,6 +122,39 @@ func TestRealCancelWithASleeper(t *testing.T) {
 	cancelWithASleeper(s, false)
 }
 
+// An instance that stands by sleeps through the cancel, and wakes up when the next life has all partitions: it ends, and is no
+// member without work that takes over some day.
+func TestCancelWithASleeperThatStandsBy(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, 1).impatient()
+	file := s.file(totals)
+	a := s.mortal(processorBinary(t), file, "a")
+	a.await("msg=processing")
+	b := s.mortal(processorBinary(t), file, "b")
+	b.await("standing by")
+	require.NoError(t, b.cmd.Process.Signal(syscall.SIGSTOP))
+	time.Sleep(time.Second) // the fetch of the control topic that is on its way brings no command then
+	s.orders(0, 200, 20)
+	s.caughtUp(a)
+	var text string
+	require.Eventually(t, func() (done bool) {
+		var code int
+		code, text = s.cancels(processorBinary(t), file)
+		return code == 0
+	}, 20*time.Second, 100*time.Millisecond, "%s", text)
+	require.Zero(t, a.exit(20*time.Second))
+	c := s.mortal(processorBinary(t), file, "c")
+	c.await("a task starts without state")
+	_, err := s.adm.DeleteTopics(s.ctx, processor.ControlTopic(s.app)) // it does not hear of the command any more
+	require.NoError(t, err)
+	require.NoError(t, b.cmd.Process.Signal(syscall.SIGCONT))
+	require.Zero(t, b.exit(20*time.Second), b.stderr.tail(5))
+	require.Contains(t, b.stderr.String(), "ended: the application was cancelled, and its state is deleted")
+	s.orders(200, 200, 20)
+	s.caughtUp(c)
+	c.stop()
+}
+
 // An instance that wakes up soon after takes the command, and has the whole state: it is the last one, and deletes it.
 func TestCancelWithAnInstanceThatIsLate(t *testing.T) {
 	t.Parallel()

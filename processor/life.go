@@ -33,6 +33,15 @@ func (r *reads) beginLife(ctx context.Context) error {
 	}
 }
 
+// Outlived reports that the application was cancelled, and its state deleted, since this process began.
+func (r reads) Outlived(ctx context.Context) error {
+	all, err := groupOffsets(ctx, r.cl, r.group, false)
+	if err != nil {
+		return err
+	}
+	return r.sameLife(ctx, all)
+}
+
 // sameLife refuses positions that are of a later life. A partition without any says nothing, so the others are asked.
 func (r reads) sameLife(ctx context.Context, got map[element.TopicPartition]kafka.Committed) error {
 	life, unknown := lifeOf(got), false
