@@ -6,7 +6,7 @@ var (
 	descMemory    = desc("state_memory_bytes", "What the states of all tasks take in memory; state.backend.memory-limit is its limit, beside changes that are not committed.")
 	descSpilled   = desc("state_spilled_bytes", "State on disk since memory does not hold it.")
 	descSpilledN  = desc("state_spilled_keys", "Keys with a value there, those included that are in memory as well.")
-	descSpillDisk = desc("state_spill_disk_bytes", "Files of it, with what is superseded.")
+	descSpillDisk = desc("state_spill_disk_bytes", "Files of it, with what is superseded, and those from which whole states are read.")
 	descLoads     = desc("state_loads", "Keys that were read back from there.")
 	descEvicted   = desc("state_evictions", "Keys that went out of memory.")
 	descSpillFail = desc("state_spill_failures", "Times that nothing could be written there, so that state stayed in memory above the limit.")

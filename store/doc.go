@@ -93,6 +93,7 @@
 //	spill_log.go    files of blocks               spill_compact.go  moves blocks together
 //	arena_drain.go  chunks given back to the system
 //	spill_whole.go  whole states that are in part on disk     spill_run.go  sorted runs of them
+//	spill_passes.go  where there is no room for these
 //	local.go    Local: what the engine calls      local_entries.go collects changes for it
 //	local_load.go   reads and verifies a task's copy          local_verify.go verifies Badger's tables before it opens
 //	local_flush.go  the writer                                local_previous.go what a flush replaces

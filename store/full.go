@@ -76,7 +76,7 @@ func (f *Frozen) Full() iter.Seq[Entry] {
 				f.buildWhole()
 			}
 		})
-		if w := f.view.whole; w != nil && !w.plain {
+		if f.view.whole != nil {
 			f.yieldWhole(yield)
 			return
 		}

@@ -65,7 +65,7 @@ type SpillStats struct {
 	Limit       int64
 	MemoryBytes int64 // what the stores hold in memory
 	Bytes       int64 // of spilled keys and values
-	DiskBytes   int64 // of files, with what is superseded
+	DiskBytes   int64 // of files, with what is superseded and what whole states are read from
 	Entries     int64 // spilled, those included whose key is in memory, too
 	Loads       int64 // keys read back
 	Evicted     int64 // keys that went out of memory

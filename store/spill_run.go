@@ -20,7 +20,7 @@ const (
 )
 
 type runWriter struct {
-	pool     *Spill
+	w        *spilledView
 	f        *os.File
 	root     *spillRoot // of f
 	from, to int64
@@ -49,7 +49,7 @@ func (w *runWriter) flush() error {
 	if len(w.buf) == 0 {
 		return nil
 	}
-	if err := w.pool.space(w.root, 0); err != nil {
+	if err := w.w.sp.pool.space(w.root, 0); err != nil {
 		return err
 	}
 	binary.LittleEndian.PutUint32(w.buf, uint32(len(w.buf)-frameHead))
@@ -58,6 +58,7 @@ func (w *runWriter) flush() error {
 		return err
 	}
 	w.to += int64(len(w.buf))
+	w.w.grown(int64(len(w.buf)))
 	w.buf = w.buf[:0]
 	return nil
 }
@@ -66,13 +67,11 @@ func (w *runWriter) flush() error {
 type runReader struct {
 	f      *os.File
 	at, to int64
-	rank   int // of two entries with the same key the one of the lower rank is right
 	frame  []byte
-	e      Entry
 }
 
 // next reads an entry into e; it reports false at the end.
-func (r *runReader) next() (bool, error) {
+func (r *runReader) next(e *Entry) (bool, error) {
 	if len(r.frame) == 0 {
 		if r.at == r.to {
 			return false, nil
@@ -95,9 +94,9 @@ func (r *runReader) next() (bool, error) {
 	if uint64(len(rest)) < n {
 		return false, r.damaged("an entry ends behind its frame")
 	}
-	r.e = Entry{Table: int(table), Key: rest[:key:key], Deleted: value == 0}
+	*e = Entry{Table: int(table), Key: rest[:key:key], Deleted: value == 0}
 	if value > 0 {
-		r.e.Value = rest[key:n:n]
+		e.Value = rest[key:n:n]
 	}
 	r.frame = rest[n:]
 	return true, nil
@@ -127,15 +126,24 @@ func (r *runReader) damaged(what string) error {
 	return fmt.Errorf("%w: %s at %d: %s", ErrSpill, r.f.Name(), r.at, what)
 }
 
-// runHeap has the reader with the first entry in front.
-type runHeap []*runReader
+// cursor stands at an entry of a run, or of what could not be written to one.
+type cursor struct {
+	e    Entry
+	rank int // of two entries with the same key the one of the lower rank is right
+	fill func(e *Entry) (bool, error)
+}
+
+func (c *cursor) next() (bool, error) { return c.fill(&c.e) }
+
+// runHeap has the cursor with the first entry in front.
+type runHeap []*cursor
 
 func (h runHeap) before(i, j int) bool {
 	a, b := h[i], h[j]
 	return cmp.Or(cmp.Compare(a.e.Table, b.e.Table), bytes.Compare(a.e.Key, b.e.Key), cmp.Compare(a.rank, b.rank)) < 0
 }
 
-// down puts the reader at a place where it belongs.
+// down puts the cursor at a place where it belongs.
 func (h runHeap) down(i int) {
 	for {
 		least := i

@@ -25,12 +25,15 @@ type spilledView struct {
 	memory  int64        // of the rest, at most
 
 	built atomic.Bool // the blocks are not looked at any more
-	plain bool        // written by the build, read after it: nothing could be written, and all of it is in memory
+	// Where there is no room for the runs. Written by the build, read after it:
+	unwritten bool // what is in memory stays there, and is read from there
+	passes    bool // so is what is in the blocks, which stay pinned
 
 	mu       sync.Mutex
 	f        *os.File   // under mu, but for reading and writing; nil before the first run
 	root     *spillRoot // of f
 	released bool       // under mu
+	scratch  int64      // under mu: bytes of f, in the pool's count
 	runs     []run      // written by the build, read after it
 }
 
@@ -71,7 +74,7 @@ func (s *Store) unpin() {
 	sp.pinned = slices.DeleteFunc(sp.pinned, func(f *Frozen) bool {
 		w := f.view.whole
 		unread := f.closed.Load() && f.readers.Load() == 0
-		if w.files != nil && (unread || w.built.Load()) {
+		if w.files != nil && (unread || w.built.Load() && !w.passes) {
 			sp.log.unpin(w.files)
 			w.files = nil
 		}
@@ -93,6 +96,17 @@ func (w *spilledView) release() {
 		w.sp.pool.log.Warn("a file of spilled state is left until the process ends", "file", w.f.Name(), "error", err)
 	}
 	w.f = nil
+	w.sp.pool.disk.Add(-w.scratch)
+}
+
+// grown counts what was written to the file, unless that is gone.
+func (w *spilledView) grown(n int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.f != nil {
+		w.scratch += n
+		w.sp.pool.disk.Add(n)
+	}
 }
 
 // file gives the file of the runs.
@@ -127,22 +141,31 @@ func (f *Frozen) fail(err error) {
 	f.failed.CompareAndSwap(nil, &err)
 }
 
-// buildWhole writes the runs. It ends the time in which the owner must leave alone what was clean at the freeze.
+// buildWhole writes the runs. It ends the time in which the owner must leave alone what was clean at the freeze, unless there is
+// no room for what is in memory.
 func (f *Frozen) buildWhole() {
 	v, w := f.view, f.view.whole
-	err := w.build(f)
-	if err != nil && !w.spilled {
-		w.sp.pool.failed(err)
-		w.plain = true
+	for t := range v.lists {
+		for i := range v.lists[t].len {
+			if at := v.lists[t].at(i); at.valLen == absent {
+				at.prevLen = 0 // one that hides is one that counts
+			}
+		}
+	}
+	err := w.build(v)
+	w.unwritten = err != nil
+	if err == nil {
+		v.lists = nil
+		v.copied.Store(true)
+		err = w.sortBlocks()
+	}
+	if err != nil && noRoom(err) {
+		w.giveUpRuns(err)
 		w.built.Store(true)
 		return
 	}
-	v.lists = nil
+	v.lists, w.dirs = nil, nil
 	v.copied.Store(true)
-	if err == nil {
-		err = w.sortBlocks()
-	}
-	w.dirs = nil
 	w.built.Store(true)
 	if err != nil {
 		f.fail(err)
@@ -150,29 +173,14 @@ func (f *Frozen) buildWhole() {
 }
 
 // build writes the first run: what is in memory.
-func (w *spilledView) build(f *Frozen) error {
+func (w *spilledView) build(v *view) error {
 	out, err := w.writer()
 	if err != nil {
 		return err
 	}
-	c := f.view.at // not changed any more, since the scan is over
-	var sorter keySorter
-	for t := range f.view.lists {
-		l, last := &f.view.lists[t], ref(0)
-		for i := range l.len {
-			if at := l.at(i); at.valLen == absent {
-				at.prevLen = 0 // one that hides is one that counts
-			}
-		}
-		for _, k := range sorter.sort(c, l) {
-			at := l.at(k.at)
-			if at.entry == last {
-				continue // seen by the scan, and saved before the scan was over
-			}
-			last = at.entry
-			if err := out.add(entryOf(c, t, at)); err != nil {
-				return err
-			}
+	for in, e := (memoryReader{v: v}), (Entry{}); in.next(&e); {
+		if err := out.add(e); err != nil {
+			return err
 		}
 	}
 	return w.end(out)
@@ -188,7 +196,7 @@ func (w *spilledView) writer() (*runWriter, error) {
 	if n := len(w.runs); n > 0 {
 		from = w.runs[n-1].to
 	}
-	return &runWriter{pool: w.sp.pool, f: f, root: w.root, from: from, to: from}, nil
+	return &runWriter{w: w, f: f, root: w.root, from: from, to: from}, nil
 }
 
 func (w *spilledView) end(out *runWriter) error {
@@ -254,13 +262,19 @@ func (s *blockSorter) add(key, value []byte) error {
 			return err
 		}
 	}
-	from := len(s.data)
-	s.data = append(append(s.data, key...), value...)
-	s.at = append(s.at, sorted{from, from + len(key), len(s.data)})
+	s.append(key, value)
 	return nil
 }
 
-func (s *blockSorter) flush() error {
+func (s *blockSorter) append(key, value []byte) {
+	from := len(s.data)
+	s.data = append(append(s.data, key...), value...)
+	s.at = append(s.at, sorted{from, from + len(key), len(s.data)})
+}
+
+// order gives the entries in the order of their keys.
+func (s *blockSorter) order() []sortKey {
+	s.sorter.keys = s.sorter.keys[:0]
 	if len(s.at) == 0 {
 		return nil
 	}
@@ -268,17 +282,28 @@ func (s *blockSorter) flush() error {
 	for i := range s.at {
 		common = sharedPrefix(common, s.key(uint32(i)))
 	}
-	s.sorter.keys = s.sorter.keys[:0]
 	for i := range s.at {
 		s.sorter.keys = append(s.sorter.keys, sortKey{prefix: prefixAt(s.key(uint32(i)), len(common)), at: uint32(i)})
 	}
 	s.sorter.order(func(a, b sortKey) int { return bytes.Compare(s.key(a.at), s.key(b.at)) })
+	return s.sorter.keys
+}
+
+func (s *blockSorter) entry(k sortKey) Entry {
+	at := s.at[k.at]
+	return Entry{Table: s.table, Key: s.data[at.key:at.value:at.value], Value: s.data[at.value:at.end:at.end]}
+}
+
+func (s *blockSorter) flush() error {
+	if len(s.at) == 0 {
+		return nil
+	}
 	out, err := s.w.writer()
 	if err != nil {
 		return err
 	}
-	for _, k := range s.sorter.keys {
-		if err := out.add(Entry{Table: s.table, Key: s.key(k.at), Value: s.data[s.at[k.at].value:s.at[k.at].end]}); err != nil {
+	for _, k := range s.order() {
+		if err := out.add(s.entry(k)); err != nil {
 			return err
 		}
 	}
@@ -291,7 +316,7 @@ func (f *Frozen) yieldWhole(yield func(Entry) bool) {
 	if f.failed.Load() != nil {
 		return
 	}
-	n, more, err := f.view.whole.merge(yield)
+	n, more, err := f.view.whole.merge(f, yield)
 	if err == nil && more && n != f.view.keys {
 		err = fmt.Errorf("%w: %d keys found, there were %d", ErrSpill, n, f.view.keys)
 	}
@@ -300,15 +325,14 @@ func (f *Frozen) yieldWhole(yield func(Entry) bool) {
 	}
 }
 
-// merge yields what the runs hold in order, until yield returns false, and counts.
-func (w *spilledView) merge(yield func(Entry) bool) (n int, more bool, err error) {
+// merge yields what the runs hold in order, or what could not be written to one, until yield returns false, and counts.
+func (w *spilledView) merge(f *Frozen, yield func(Entry) bool) (n int, more bool, err error) {
 	file, err := w.file(false)
 	if err != nil {
 		return 0, false, err
 	}
 	var h runHeap
-	for i, r := range w.runs {
-		in := &runReader{f: file, at: r.from, to: r.to, rank: i}
+	for _, in := range w.readers(f, file) {
 		ok, err := in.next()
 		if err != nil {
 			return 0, false, err
