@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // DefaultListen is where an instance listens that was not told.
@@ -35,6 +36,7 @@ const (
 	maxBody        = 64 << 10
 	maxRequests    = 64
 	maxConns       = 256
+	maxAddress     = 300
 )
 
 // Config says where the listener is and who may use it.
@@ -135,7 +137,7 @@ func (s *Server) Close() error {
 	<-s.done
 	if s.file != "" {
 		// Another process may have written it since: one that starts while this one ends.
-		if b, rerr := os.ReadFile(s.file); rerr == nil && strings.TrimSpace(string(b)) == s.addr {
+		if b, rerr := vfs.ReadFile(s.file, maxAddress); rerr == nil && strings.TrimSpace(string(b)) == s.addr {
 			_ = os.Remove(s.file) // what stays names an address that does not answer, as that of a killed process does
 		}
 	}
@@ -146,7 +148,11 @@ func (s *Server) Close() error {
 // another's by now. It needs no fsync: after a loss of power nobody listens.
 func writeAddress(file, addr string) error {
 	tmp := file + ".tmp"
-	err := os.WriteFile(tmp, []byte(addr+"\n"), 0o644)
+	f, err := vfs.CreateNew(tmp, 0o644)
+	if err == nil {
+		_, err = f.WriteString(addr + "\n")
+		err = errors.Join(err, f.Close())
+	}
 	if err == nil {
 		err = os.Rename(tmp, file)
 	}
@@ -165,7 +171,7 @@ func writeAddress(file, addr string) error {
 // names an address that does not answer.
 func ReadAddress(dataDir string) (string, error) {
 	file := filepath.Join(dataDir, AddressFile)
-	b, err := os.ReadFile(file)
+	b, err := vfs.ReadFile(file, maxAddress)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", fault.Stopf(fault.Unreachable, "no instance runs with data-dir %s, or its admin listener is off: there is no %s (when it could not be written, the log of the instance names the address: --admin HOST:PORT)", dataDir, AddressFile)
 	}
@@ -173,7 +179,7 @@ func ReadAddress(dataDir string) (string, error) {
 		return "", fault.Stopf(fault.CheckpointDir, "admin address: %w", err)
 	}
 	addr := strings.TrimSpace(string(b))
-	if _, _, err := net.SplitHostPort(addr); err != nil || len(addr) > 300 {
+	if _, _, err := net.SplitHostPort(addr); err != nil || len(addr) > maxAddress {
 		return "", fault.Stopf(fault.CheckpointDir, "%s does not hold an address", file)
 	}
 	return addr, nil

@@ -14,7 +14,11 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/rules"
+	"github.com/millweir/millweir/internal/vfs"
 )
+
+// maxIdentity bounds what is read of the file of the instance id.
+const maxIdentity = 4096
 
 // dataDir is the instance's own directory, locked for this process.
 type dataDir struct {
@@ -24,10 +28,13 @@ type dataDir struct {
 
 // openDataDir creates the directory if need be and locks it. The lock dies with the process, also with kill -9.
 func openDataDir(path string) (*dataDir, error) {
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err := vfs.MkdirAll(path, 0o755); err != nil {
 		return nil, dataDirFault(path, "make it", err)
 	}
-	f, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := vfs.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if errors.As(err, new(*vfs.NotFileError)) {
+		return nil, fault.Stopf(fault.CheckpointDir, "data directory %s: %w, and keeps no other process out: remove it while no instance has the directory", path, err)
+	}
 	if err != nil {
 		return nil, dataDirFault(path, "make the lock that keeps other processes out", err)
 	}
@@ -54,7 +61,7 @@ func (d *dataDir) close() error { return d.lock.Close() }
 // instanceID gives the kept id, drawing it at the first start.
 func (d *dataDir) instanceID() (string, error) {
 	file := filepath.Join(d.path, "instance-id")
-	b, err := os.ReadFile(file)
+	b, err := vfs.ReadFile(file, maxIdentity)
 	if err == nil {
 		id := strings.TrimSpace(string(b))
 		if rules.Name(id) != "" {
@@ -62,8 +69,11 @@ func (d *dataDir) instanceID() (string, error) {
 		}
 		return id, nil
 	}
+	if errors.Is(err, os.ErrPermission) {
+		return "", fault.Stopf(fault.CheckpointDir, "instance id: %w: give the user who runs this (uid %d) the right to read it", err, os.Getuid())
+	}
 	if !errors.Is(err, os.ErrNotExist) {
-		return "", fault.Stopf(fault.CheckpointDir, "instance id: %w", err)
+		return "", fault.Stopf(fault.CheckpointDir, "instance id: %w: restore it, or delete it to become a new instance", err)
 	}
 	var raw [6]byte
 	if _, err := rand.Read(raw[:]); err != nil {
@@ -79,7 +89,7 @@ func (d *dataDir) instanceID() (string, error) {
 // writeDurably writes a small file so that after a crash it is there whole or not at all.
 func writeDurably(file string, b []byte) error {
 	tmp := file + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	f, err := vfs.CreateNew(tmp, 0o644)
 	if err != nil {
 		return err
 	}

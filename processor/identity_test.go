@@ -16,7 +16,7 @@ func TestADataDirectoryThatCannotBeWrittenIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "lock"), 0o700))
 	_, err := openDataDir(dir)
-	require.ErrorContains(t, err, "data directory "+dir+": make the lock that keeps other processes out: ")
+	require.ErrorContains(t, err, "data directory "+dir+": "+filepath.Join(dir, "lock")+" is a directory, not a file, and keeps no other process out: remove it")
 	require.Equal(t, fault.CheckpointDir, fault.CodeOf(err))
 	require.NoError(t, os.Remove(filepath.Join(dir, "lock")))
 	d, err := openDataDir(dir)

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 const (
@@ -54,7 +56,9 @@ func (l *Local) verifyFiles(dir string) (damage, err error) {
 			_ = f.Close()
 		}
 	}()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := vfs.MkdirAll(dir, 0o700); errors.As(err, new(*vfs.NotDirError)) {
+		return err, nil // the directory around it is there
+	} else if err != nil {
 		return nil, err
 	}
 	entries, err := l.list(dir)
@@ -62,10 +66,7 @@ func (l *Local) verifyFiles(dir string) (damage, err error) {
 		return damageOr(fmt.Errorf("read %s: %w", dir, err))
 	}
 	for _, e := range entries {
-		if !e.Type().IsRegular() {
-			return fmt.Errorf("%s: not a file", e.Name()), nil
-		}
-		f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDWR, 0)
+		f, err := vfs.OpenFile(filepath.Join(dir, e.Name()), os.O_RDWR, 0)
 		if err != nil {
 			return damageOr(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/dgraph-io/badger/v4/options"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 const (
@@ -65,7 +66,7 @@ func (l *Local) open() {
 // looks damaged at times, so nothing is looked at before the directory is locked.
 func (l *Local) openIn(dir string) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // as in run
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := vfs.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
 	if err := l.checkSpace(); err != nil {
@@ -85,7 +86,7 @@ func (l *Local) openIn(dir string) (err error) {
 	}
 	if damage != nil {
 		if err := os.RemoveAll(filepath.Join(dir, "db")); err != nil {
-			return errors.Join(damage, err)
+			return fmt.Errorf("it is damaged (%w) and cannot be removed: %w", damage, err)
 		}
 		l.log.Warn("the local copy of the state is damaged and will be built anew", "dir", dir, "error", damage)
 		if db, damage, err = l.tryOpen(dir); err != nil || damage != nil {
@@ -120,13 +121,16 @@ func (l *Local) prepare(db *badger.DB) (err error) {
 // again.
 func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
 	marker := filepath.Join(dir, openingMarker)
-	if _, err := os.Stat(marker); err == nil {
+	if _, err := os.Lstat(marker); err == nil { // whatever it is
 		l.log.Warn("the process ended while it opened the local copy of the state, or abandoned it; it will be built anew", "dir", dir)
 		if err := removeUnlocked(filepath.Join(dir, "db")); err != nil {
 			return nil, nil, err
 		}
+		if err := os.RemoveAll(marker); err != nil {
+			return nil, nil, err
+		}
 	}
-	if err := os.WriteFile(marker, nil, 0o640); err != nil {
+	if err := mark(marker); err != nil {
 		return nil, nil, err
 	}
 	defer func() {
@@ -158,6 +162,17 @@ func (l *Local) tryOpen(dir string) (db *badger.DB, damage, err error) {
 	default:
 		return nil, oerr, nil
 	}
+}
+
+// mark makes a marker. Whatever has its name marks as well: it is not opened, written or waited for.
+func mark(name string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // badgerOptions keeps the database small: one for all tasks, about 32 MB of memory.
@@ -323,7 +338,7 @@ func (l *Local) leave() error {
 	l.stats.Disabled, l.why = true, ErrAbandoned
 	l.mu.Unlock()
 	result := make(chan error, 1)
-	go func() { result <- os.WriteFile(filepath.Join(l.dir, openingMarker), nil, 0o640) }()
+	go func() { result <- mark(filepath.Join(l.dir, openingMarker)) }()
 	timer := time.NewTimer(l.cfg.grace / 4)
 	defer timer.Stop()
 	marked := false

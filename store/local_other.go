@@ -2,7 +2,11 @@
 
 package store
 
-import "os"
+import (
+	"os"
+
+	"github.com/millweir/millweir/internal/vfs"
+)
 
 func freeBytes(string) (int64, bool) { return 0, false }
 
@@ -10,5 +14,5 @@ func removeUnlocked(dir string) error { return os.RemoveAll(dir) }
 
 // lockFile opens a file. Files that are open cannot be removed here.
 func lockFile(name string, _ bool) (*os.File, error) {
-	return os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
+	return vfs.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
 }

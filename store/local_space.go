@@ -9,7 +9,12 @@ import (
 	"syscall"
 
 	"github.com/dgraph-io/badger/v4"
+
+	"github.com/millweir/millweir/internal/vfs"
 )
+
+// errLocked says that another process has a lock, or this one.
+var errLocked = errors.New("another process has it")
 
 // errNoSpace is what lack of space wraps.
 var errNoSpace = errors.New("no space left")
@@ -43,7 +48,7 @@ func (l *Local) checkWritable() error {
 // probe makes a file beside those of the database, and removes it.
 func (l *Local) probe() error {
 	probe := filepath.Join(l.dir, "db", "probe")
-	f, err := os.OpenFile(probe, os.O_WRONLY|os.O_CREATE, 0o640)
+	f, err := vfs.CreateNew(probe, 0o640)
 	if err != nil {
 		return err
 	}
@@ -68,7 +73,7 @@ func (l *Local) closeDB() {
 		if l.abandoned.Swap(true) {
 			return // that was said, and the copy is marked
 		}
-		marker := os.WriteFile(filepath.Join(l.dir, openingMarker), nil, 0o640) // without it the tasks' records say how far it came
+		marker := mark(filepath.Join(l.dir, openingMarker)) // without it the tasks' records say how far it came
 		l.log.Warn("the local copy of the state is not closed, since that might not end, or end the process; it will be built anew", "dir", l.dir, "reason", err, "marked", marker == nil)
 		return
 	}

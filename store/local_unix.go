@@ -3,10 +3,13 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // freeBytes is the space that the file system of a directory has left for this process.
@@ -18,11 +21,12 @@ func freeBytes(dir string) (int64, bool) {
 	return int64(st.Bavail) * int64(st.Bsize), true
 }
 
-// removeUnlocked removes a database directory unless another process holds Badger's lock on it.
+// removeUnlocked removes a database directory unless another process holds Badger's lock on it. What is no directory nobody can
+// have locked.
 func removeUnlocked(dir string) error {
-	f, err := os.Open(dir)
-	if os.IsNotExist(err) {
-		return nil
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) || errors.Is(err, os.ErrNotExist) {
+		return os.RemoveAll(dir)
 	} else if err != nil {
 		return err
 	}
@@ -34,9 +38,10 @@ func removeUnlocked(dir string) error {
 }
 
 // lockFile opens a file, made when there is none, and locks it until it is closed or the process ends. Without wait it
-// fails when another process, or this one, has it.
+// fails with errLocked when another process, or this one, has it. What is no file cannot keep anybody out: a link may lead to
+// where nobody else looks, or to what another one has locked.
 func lockFile(name string, wait bool) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
+	f, err := vfs.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +54,9 @@ func lockFile(name string, wait bool) (*os.File, error) {
 			return f, nil
 		} else if err != syscall.EINTR {
 			f.Close()
+			if err == syscall.EWOULDBLOCK {
+				err = errLocked
+			}
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
 	}

@@ -15,8 +15,9 @@ const (
 	// SpillDirName is the directory of spilled state in the one that OpenSpill is given.
 	SpillDirName = "spill"
 
-	spillLockName = "lock"
-	spillRetry    = 10 * time.Second // after a write that failed
+	spillLockName  = "lock"
+	spillOwnPrefix = "process-"       // of the directories of the processes
+	spillRetry     = 10 * time.Second // after a write that failed
 )
 
 // ErrSpill is what the error of a store wraps that could not read back what it had spilled. Such a store is of no use any

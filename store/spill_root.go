@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // spillRoot is one of the directories of a Spill. All but dir is under its mu.
@@ -37,22 +40,47 @@ func wipeSpills(dir string) error {
 	} else if err != nil {
 		return err
 	}
-	guard, err := lockFile(filepath.Join(dir, spillLockName), true)
+	guard, err := lockSpills(dir)
 	if err != nil {
 		return err
 	}
 	defer guard.Close()
 	var errs []error
 	for _, d := range found {
-		if !d.IsDir() {
+		if d.Name() == spillLockName {
 			continue
 		}
 		own := filepath.Join(dir, d.Name())
-		if l, err := lockFile(filepath.Join(own, spillLockName), false); err == nil {
+		if !d.IsDir() {
+			if strings.HasPrefix(d.Name(), spillOwnPrefix) {
+				errs = append(errs, os.Remove(own))
+			}
+			continue
+		}
+		switch l, err := lockFile(filepath.Join(own, spillLockName), false); {
+		case err == nil:
 			errs = append(errs, l.Close(), os.RemoveAll(own))
+		case errors.As(err, new(*vfs.NotFileError)), errors.Is(err, os.ErrPermission):
+			// Nobody holds that. Were it gone under somebody who lives, he would have his files, which are open, and make another.
+			errs = append(errs, os.RemoveAll(own))
+		case !errors.Is(err, errLocked):
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// lockSpills locks the directory of all processes while one of them is made or removed there. What is no file in the place of the
+// lock goes: should two processes pass it then, one may find its new directory removed, and makes another.
+func lockSpills(dir string) (*os.File, error) {
+	name := filepath.Join(dir, spillLockName)
+	f, err := lockFile(name, true)
+	if errors.As(err, new(*vfs.NotFileError)) {
+		if err = os.RemoveAll(name); err == nil {
+			f, err = lockFile(name, true)
+		}
+	}
+	return f, err
 }
 
 // create makes a file in the first directory, from a place on, that can be used, and that has room for so many bytes if
@@ -97,7 +125,7 @@ func (p *Spill) createIn(r *spillRoot, ext string, bytes int64) (*os.File, error
 			r.own, r.lock = "", nil
 		}
 	}
-	if err := os.MkdirAll(r.dir, 0o750); err != nil {
+	if err := vfs.MkdirAll(r.dir, 0o750); err != nil {
 		return nil, err
 	}
 	if err := p.space(r, bytes); err != nil {
@@ -115,12 +143,12 @@ func (p *Spill) createIn(r *spillRoot, ext string, bytes int64) (*os.File, error
 
 // claim makes and locks a directory, out of the way of another process that wipes.
 func (r *spillRoot) claim() error {
-	guard, err := lockFile(filepath.Join(r.dir, spillLockName), true)
+	guard, err := lockSpills(r.dir)
 	if err != nil {
 		return err
 	}
 	defer guard.Close()
-	own, err := os.MkdirTemp(r.dir, "process-")
+	own, err := os.MkdirTemp(r.dir, spillOwnPrefix)
 	if err != nil {
 		return err
 	}

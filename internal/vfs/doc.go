@@ -16,6 +16,6 @@
 // The package starts no goroutine. OS and Mem may be used from several goroutines; a File from one at a time, save
 // ReadAt.
 //
-// Files: vfs.go the interface, os.go the real one, kind.go what is no file, mem.go names and files in memory, memfile.go open files,
+// Files: vfs.go the interface, os.go the real one, kind.go what is no file, path.go single files by their paths, mem.go names and files in memory, memfile.go open files,
 // crash.go what a crash leaves, faults.go injected errors.
 package vfs

@@ -46,13 +46,35 @@ func (k Kind) Replace(t testing.TB, path string) (back func(), ok bool) {
 			t.Fatal(err)
 		}
 	}
-	switch err := k.put(path, away); {
-	case errors.Is(err, os.ErrPermission):
-		t.Logf("%s: this system does not permit it: %v", k.Name, err)
+	if !k.at(t, path, away) {
 		back()
 		return back, false
-	case err != nil:
-		t.Fatal(err)
 	}
 	return back, true
 }
+
+// Put puts a kind where nothing is. What it says is as of Replace.
+func (k Kind) Put(t testing.TB, path string) (ok bool) {
+	t.Helper()
+	away := filepath.Join(t.TempDir(), "away")
+	if err := os.WriteFile(away, []byte("elsewhere"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	return k.at(t, path, away)
+}
+
+func (k Kind) at(t testing.TB, path, away string) bool {
+	t.Helper()
+	err := k.put(path, away)
+	if errors.Is(err, os.ErrPermission) {
+		t.Logf("%s: this system does not permit it: %v", k.Name, err)
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// Directory says that a kind is a directory.
+func (k Kind) Directory() bool { return k.What == "a directory" }
