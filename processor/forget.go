@@ -187,14 +187,17 @@ func (f *forgetter) commit(ctx context.Context, plan forgetting) error {
 
 // sameStore refuses a directory that is not that of the checkpoints which the group names.
 func sameStore(ctx context.Context, st snapshot.Storage, committed map[element.TopicPartition]kafka.Committed) error {
+	id, read := "", false
 	for tp, c := range committed {
 		h, err := snapshot.ParseHandle(c.Metadata)
 		if err != nil || h.Kind != snapshot.HandleCheckpoint {
 			continue
 		}
-		id, err := snapshot.ReadStoreID(ctx, st)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if !read { // once, and only where a handle asks for it
+			if id, err = snapshot.ReadStoreID(ctx, st); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			read = true
 		}
 		if id != h.StoreID {
 			return fault.Stopf(fault.HandleMismatch, "the committed offset of %s belongs to a checkpoint directory with store id %s, state.checkpoints.dir has %q", tp, h.StoreID, id)

@@ -1,0 +1,50 @@
+package processor
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/vfs"
+	"github.com/millweir/millweir/snapshot"
+)
+
+// openings counts what is opened of a storage.
+type openings struct {
+	snapshot.Storage
+	n int
+}
+
+func (o *openings) Open(ctx context.Context, name string) (snapshot.Object, error) {
+	o.n++
+	return o.Storage.Open(ctx, name)
+}
+
+// Whether a directory is the one of the committed handles is asked of it once, not for each of the partitions, and not at all
+// where no handle names a checkpoint.
+func TestTheStoreIsAskedOnceForItsID(t *testing.T) {
+	mem := snapshot.NewLocal(vfs.NewMem(), "mem")
+	repo, err := snapshot.OpenRepository(t.Context(), snapshot.Config{Storage: mem, Application: "app", Instance: "i1", NumRetained: 1})
+	require.NoError(t, err)
+	defer repo.Close()
+	st := &openings{Storage: mem}
+	require.NoError(t, sameStore(t.Context(), st, map[element.TopicPartition]kafka.Committed{{Topic: "in"}: {Found: true}}))
+	require.Zero(t, st.n)
+	of := func(id string) map[element.TopicPartition]kafka.Committed {
+		out := map[element.TopicPartition]kafka.Committed{}
+		for p := range int32(50) {
+			name := element.CheckpointName{ID: 1, Incarnation: 1}
+			text, err := snapshot.Handle{Kind: snapshot.HandleCheckpoint, StoreID: id, Root: snapshot.RootRef{Name: name, Path: "app/i1/chk-" + name.String() + ".root"}}.Encode()
+			require.NoError(t, err)
+			out[element.TopicPartition{Topic: "in", Partition: p}] = kafka.Committed{Found: true, Metadata: text}
+		}
+		return out
+	}
+	require.NoError(t, sameStore(t.Context(), st, of(repo.StoreID())))
+	require.Equal(t, 1, st.n)
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(sameStore(t.Context(), st, of("another"))))
+}
