@@ -73,6 +73,7 @@ type SavepointInfo struct {
 	Positions   []Position `json:"positions"`
 	Requests    []string   `json:"requests,omitempty"`
 	Damage      string     `json:"damage,omitempty"`
+	Unreadable  bool       `json:"unreadable,omitempty"` // Damage is none, but a lack of the right to read it
 }
 
 // Position is the next offset of a partition.

@@ -54,9 +54,14 @@ type process struct {
 
 func startProcess(t *testing.T, name string, args []string, env ...string) *process {
 	t.Helper()
+	return startProcessWith(t, childAttr(), name, args, env...)
+}
+
+func startProcessWith(t *testing.T, attr *syscall.SysProcAttr, name string, args []string, env ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command(name, args...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = &p.stdout, &p.stderr, childAttr()
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = &p.stdout, &p.stderr, attr
 	started := make(chan error, 1)
 	go func() {
 		// The kernel ties the child to this thread, so the thread must live as long as the child.

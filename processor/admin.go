@@ -331,7 +331,7 @@ func (o *operations) Savepoints(ctx context.Context) ([]admin.SavepointInfo, err
 func SavepointInfoOf(s snapshot.SavepointInfo) admin.SavepointInfo {
 	info := admin.SavepointInfo{Path: s.Ref.Path, Application: s.Application, Checkpoint: s.Name.String(), Bytes: s.Bytes, Requests: s.Requests, Positions: []admin.Position{}}
 	if s.Err != nil {
-		info.Damage = s.Err.Error()
+		info.Damage, info.Unreadable = s.Err.Error(), errors.As(s.Err, new(*snapshot.UnreadableError))
 	}
 	if r := s.Root; r != nil {
 		created := time.UnixMilli(r.CreatedUnixMilli).UTC()

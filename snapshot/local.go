@@ -345,6 +345,9 @@ func (l *Local) walk(ctx context.Context, start, dir string, out *[]FileInfo) er
 		return nil // never made, or removed meanwhile
 	case errors.Is(err, syscall.ENOTDIR) && dir != start:
 		return nil // a link to something else
+	case errors.Is(err, fs.ErrPermission) && l.isOurs(dir+"/"+savepointMeta):
+		*out = append(*out, FileInfo{Name: dir + "/" + savepointMeta, NotFile: "of an unknown kind"}) // who opens it is told why
+		return nil
 	case err != nil:
 		return err
 	}

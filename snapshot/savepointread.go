@@ -173,7 +173,7 @@ type SavepointInfo struct {
 	Bytes       int64    // of its files
 	Root        *Root    // nil when Err is set
 	Requests    []string // as in SavepointHead
-	Err         error    // a CorruptError: damaged or not finished
+	Err         error    // a CorruptError: damaged or not finished; or an UnreadableError
 }
 
 // ListSavepoints gives the savepoints in a directory, sorted by application, then newest first. The state is not read.
@@ -204,7 +204,7 @@ func listSavepoints(ctx context.Context, st Storage) ([]SavepointInfo, error) {
 			switch s, err := readSavepoint(ctx, st, dir); {
 			case err == nil:
 				info.Ref, info.Root, info.Requests = s.Ref, s.Root, s.Requests
-			case errors.As(err, new(*CorruptError)):
+			case isOfFile(err):
 				info.Err = err
 			default:
 				return nil, err

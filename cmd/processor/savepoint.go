@@ -86,9 +86,10 @@ func newSavepointList() *cobra.Command {
 		set []string
 	)
 	cmd := &cobra.Command{
-		Use:     "list FILE.yaml | list --dir DIRECTORY",
-		Short:   "List the savepoints in a directory",
-		Long:    `List the savepoints in a directory, newest first. The state is not read: inspect does.`,
+		Use:   "list FILE.yaml | list --dir DIRECTORY",
+		Short: "List the savepoints in a directory",
+		Long: `List the savepoints in a directory, newest first. The state is not read: inspect does. Those that are damaged, never finished, or
+not to be read for lack of the right to, are listed with the reason beside the others.`,
 		Example: "  processor savepoint list orders.yaml\n  processor savepoint list --dir /var/lib/savepoints --output json",
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "the `DIRECTORY`, in place of the file's state.savepoints.dir")
@@ -177,8 +178,11 @@ func printSavepoints(out io.Writer, dir string, list []admin.SavepointInfo) erro
 		return err
 	}
 	for _, s := range list {
-		if s.Damage != "" {
-			fmt.Fprintf(out, "damaged: %s\n", s.Damage)
+		switch {
+		case s.Unreadable:
+			fmt.Fprintf(out, "%s: %s\n", statusUnreadable, s.Damage)
+		case s.Damage != "":
+			fmt.Fprintf(out, "%s: %s\n", statusDamaged, s.Damage)
 		}
 	}
 	return nil
