@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"github.com/millweir/millweir/internal/fault"
@@ -112,5 +111,3 @@ func (s *service) cancel(_ context.Context, deleteState bool) {
 	}
 	s.ops.quit()
 }
-
-func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -71,6 +71,7 @@ func (o Outcome) Err() error {
 // SendAll sends a command to all instances of the application and waits for their replies. The error is that nothing could
 // be sent; what the instances made of it is in the outcome.
 func SendAll(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
+	cfg = cfg.withDefaults()
 	if cmd.Command == CancelCommand {
 		return Cancel(ctx, application, cfg, cmd)
 	}
@@ -78,9 +79,6 @@ func SendAll(ctx context.Context, application string, cfg Config, cmd Send) (Out
 }
 
 func sendAll(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = discardLogger()
-	}
 	cl, err := kafka.NewClient(kafka.Config{Brokers: cfg.Brokers, ClientID: application + "-command", Logger: cfg.Logger, Extra: cfg.ClientOptions},
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(250*time.Millisecond), kgo.DisableIdempotentWrite())
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -140,20 +139,13 @@ func (f *forgetter) fence(ctx context.Context, instances []string) error {
 	if f.cfg.loose() {
 		return nil
 	}
-	ids := txn.Config{Kafka: kafka.Config{Brokers: f.cfg.Brokers, ClientID: f.Application, Logger: f.log(), Extra: f.cfg.ClientOptions}, Application: f.Application, Timeout: f.cfg.TransactionTimeout}
+	ids := txn.Config{Kafka: kafka.Config{Brokers: f.cfg.Brokers, ClientID: f.Application, Logger: f.cfg.Logger, Extra: f.cfg.ClientOptions}, Application: f.Application, Timeout: f.cfg.TransactionTimeout}
 	for {
 		_, err := ids.FenceGone(ctx, instances, func(context.Context) ([]string, error) { return nil, f.alone(ctx) })
 		if !kafka.IsRetriable(err) || sleep(ctx, goneRetry) != nil {
 			return err
 		}
 	}
-}
-
-func (f *forgetter) log() *slog.Logger {
-	if f.cfg.Logger != nil {
-		return f.cfg.Logger
-	}
-	return discardLogger()
 }
 
 // commit makes the plan true, for all partitions or none.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,11 +78,7 @@ func PlanReset(ctx context.Context, application string, cfg Config) (*Reset, err
 }
 
 func (r *Reset) client() (*kgo.Client, error) {
-	log := r.cfg.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	cl, err := kafka.NewClient(kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-reset", Logger: log, Extra: r.cfg.ClientOptions})
+	cl, err := kafka.NewClient(kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-reset", Logger: r.cfg.Logger, Extra: r.cfg.ClientOptions})
 	if err != nil {
 		return nil, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,7 +62,9 @@ func (f *sendFlags) send(cmd *cobra.Command, args []string, what processor.Send)
 		}
 	}
 	if f.admin == "" {
-		return processor.SendAll(cmd.Context(), svc.Application, svc.Processor(), what)
+		cfg := svc.Processor()
+		cfg.Logger = slog.New(slog.DiscardHandler)
+		return processor.SendAll(cmd.Context(), svc.Application, cfg, what)
 	}
 	return f.sendOne(cmd, svc, what)
 }
