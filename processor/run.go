@@ -78,6 +78,7 @@ type service struct {
 	manager     committing
 	outflow     *kafkasink.Outflow // set at the start
 	later       goneSearch
+	hanging     hangingLook
 	local       engine.LocalCopy // nil without one
 	spill       *store.Spill     // nil: all state is in memory
 	runner      atomic.Pointer[engine.Runner]
@@ -206,7 +207,10 @@ func (s *service) openKafka(ctx context.Context) error {
 		return err
 	}
 	s.onClose(func() error { s.manager.Close(); return nil })
-	s.reads.waiting = func(ctx context.Context) { _ = s.fenceGoneAgain(ctx) }
+	s.reads.waiting = func(ctx context.Context) {
+		_ = s.fenceGoneAgain(ctx)
+		s.tellHanging(ctx)
+	}
 	s.onClose(func() error { s.later.end(); return nil })
 
 	var inputs []string

@@ -82,8 +82,8 @@ func TestSettingTimeout(t *testing.T) {
 	})
 }
 
-// hanging is a service whose first checkpoint is not written before release, unless it is given up.
-type hanging struct {
+// stuckStore is a service whose first checkpoint is not written before release, unless it is given up.
+type stuckStore struct {
 	*settled
 	release func()
 }
@@ -94,7 +94,7 @@ type written struct {
 	took time.Duration
 }
 
-func newHanging(t *testing.T, timeout time.Duration) (hanging, <-chan written) {
+func newHanging(t *testing.T, timeout time.Duration) (stuckStore, <-chan written) {
 	s := newSettled(t)
 	s.cfg.CheckpointTimeout, s.cfg.TransactionTimeout = timeout, 10*time.Minute
 	s.cfg.TolerableFailures, s.cfg.Restart = -1, restart.Config{Strategy: restart.None}
@@ -114,7 +114,7 @@ func newHanging(t *testing.T, timeout time.Duration) (hanging, <-chan written) {
 		return err
 	})
 	s.put(10)
-	return hanging{s, func() { close(free) }}, out
+	return stuckStore{s, func() { close(free) }}, out
 }
 
 func TestSettingTolerableFailures(t *testing.T) {

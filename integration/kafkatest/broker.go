@@ -61,6 +61,7 @@ type Broker struct {
 	nodes   []*node
 	ownsDir bool
 	java    jre
+	log     func(format string, args ...any)
 }
 
 // ErrExternal is what Stop, Kill and Restart give for a cluster that this process did not start.
@@ -112,7 +113,7 @@ func Run(ctx context.Context, o Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{Dir: o.Dir, java: java}
+	b := &Broker{Dir: o.Dir, java: java, log: o.Log}
 	if b.Dir == "" {
 		if b.Dir, err = os.MkdirTemp("", "kafkatest-"); err != nil {
 			return nil, err
@@ -190,8 +191,19 @@ func (b *Broker) Kill(nodes ...int) error {
 	return b.each(nodes, func(n *node) error { n.kill(); return nil })
 }
 
-// Restart launches nodes that are down again, on their data, and waits until they answer; no number means all.
+// Restart launches nodes that are down again, on their data, and waits until they answer; no number means all. Markers of
+// transactions that the brokers lost thereby are written.
 func (b *Broker) Restart(ctx context.Context, nodes ...int) error {
+	if err := b.RestartUnmended(ctx, nodes...); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return b.mendMarkers(ctx)
+}
+
+// RestartUnmended is Restart without the markers.
+func (b *Broker) RestartUnmended(ctx context.Context, nodes ...int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var down []*node

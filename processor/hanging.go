@@ -1,0 +1,119 @@
+package processor
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/hanging"
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/topology"
+)
+
+// hangingPause is the time between two looks for hanging transactions while a stable read waits.
+const hangingPause = 5 * time.Second
+
+// hangingTimeout bounds a look, and what a command does about one transaction.
+const hangingTimeout = 10 * time.Second
+
+// hangingLook says what the brokers hold open that nothing here can end, once for each.
+type hangingLook struct {
+	mu   sync.Mutex
+	last time.Time
+	told string
+}
+
+// tellHanging looks for hanging transactions, now and then: only an administrator can end them, and without a word of it
+// the wait looks as if the service hung.
+func (s *service) tellHanging(ctx context.Context) {
+	h := &s.hanging
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.last) < hangingPause {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, hangingTimeout)
+	defer cancel()
+	found, denied, err := hanging.Find(bounded, s.reads.cl, s.reads.group, outputTopics(s.plan))
+	h.last = time.Now()
+	if err != nil || denied != nil {
+		s.log.Debug("could not look for hanging transactions everywhere", "error", err, "denied", denied)
+	}
+	var texts []string
+	for _, t := range found {
+		texts = append(texts, t.String()+" of "+t.TransactionalID)
+	}
+	if text := strings.Join(texts, ", "); text != h.told {
+		h.told = text
+		if text != "" {
+			s.log.Error("the brokers have lost the end of a transaction: the stable read, and readers of committed records, wait for it for ever; see processor transactions --help", "hanging", texts)
+		}
+	}
+}
+
+func outputTopics(p *topology.Plan) []string {
+	var topics []string
+	for _, out := range p.Sinks {
+		topics = append(topics, out.Topic)
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
+}
+
+// HangingTransaction is a transaction that a partition holds open although its coordinator is done with it.
+type HangingTransaction struct {
+	Topic           string `json:"topic"`
+	Partition       int32  `json:"partition"`
+	TransactionalID string `json:"transactional_id"` // "" when no coordinator knows the producer
+	ProducerID      int64  `json:"producer_id"`
+	Start           int64  `json:"start_offset"`
+	// Decision is commit, abort or unknown: what the coordinator decided.
+	Decision string `json:"decision"`
+	Ended    bool   `json:"ended"`
+	// Error is why it was not ended.
+	Error string `json:"error,omitempty"`
+}
+
+// HangingTransactions lists the hanging transactions in the output topics and in the group's partition of
+// __consumer_offsets. With end it writes the lost markers of those of which the decision is known; what is not ended has an
+// Error. The user needs READ of these topics and of __transaction_state, and for end CLUSTER_ACTION.
+func HangingTransactions(ctx context.Context, plan *topology.Plan, cfg Config, end bool) ([]HangingTransaction, error) {
+	cfg = cfg.withDefaults()
+	cl, err := kafka.NewClient(kafka.Config{Brokers: cfg.Brokers, ClientID: plan.Application + "-transactions", Logger: cfg.Logger, Extra: cfg.ClientOptions})
+	if err != nil {
+		return nil, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
+	}
+	defer cl.Close()
+	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {
+		return nil, err
+	}
+	found, denied, err := hanging.Find(ctx, cl, plan.Application, outputTopics(plan))
+	if err == nil {
+		err = denied
+	}
+	if err != nil {
+		return nil, kafka.Classify(err, "look for hanging transactions")
+	}
+	decisions, err := hanging.Decisions(ctx, cl, found)
+	if err != nil {
+		return nil, kafka.Classify(err, "look what was decided about hanging transactions")
+	}
+	out := make([]HangingTransaction, 0, len(found))
+	for i, h := range found {
+		t := HangingTransaction{Topic: h.Topic, Partition: h.Partition, TransactionalID: h.TransactionalID, ProducerID: h.ProducerID, Start: h.Start, Decision: decisions[i].String()}
+		if end {
+			bounded, cancel := context.WithTimeout(ctx, hangingTimeout)
+			err := hanging.End(bounded, cl, h, decisions[i])
+			cancel()
+			t.Ended = err == nil
+			if err != nil {
+				t.Error = err.Error()
+			}
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
