@@ -39,7 +39,7 @@ var general = []Setting{
 
 var checkpointing = []Setting{
 	{Path: "checkpointing.interval", Type: "duration or `disabled`", Default: "1s", Flink: "execution.checkpointing.interval", FlinkDefault: "off",
-		Doc:  "Time between triggers. `disabled`: no checkpoints; state is not recovered, and offsets are committed as records are processed.",
+		Doc:  "Time between triggers. `disabled`: no checkpoints; state is not recovered, and offsets are committed as records are processed. Over committed checkpoints that hold state the start is refused (23), unless `--allow-dropped-state` lets it go.",
 		read: interval},
 	{Path: "checkpointing.mode", Type: "exactly-once or at-least-once", Default: "exactly-once", Flink: "execution.checkpointing.mode", FlinkDefault: "EXACTLY_ONCE",
 		Doc:  "Guarantee. at-least-once: no transactions and no alignment; outputs since the last checkpoint repeat after a failure.",

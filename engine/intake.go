@@ -28,6 +28,7 @@ type intake struct {
 	topics map[string]Topic
 	from   []opened                         // the savepoint to start from, until the state is read
 	origin []snapshot.SavepointRef          // the same, when a task starts from it
+	letGo  bool                             // the state that the handles lead to, since there are no checkpoints any more
 	tasks  []*owned                         // what comes of it, in the order of their ids
 	ends   map[element.TopicPartition]int64 // before which partitions end, of those that do
 }
@@ -73,12 +74,7 @@ func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 		}
 	}
 	if a.r.cfg.NoSnapshots {
-		input.Tasks = withoutState(in.facts)
-		decisions, err := snapshot.Resolve(input)
-		if err != nil {
-			return nil, in.stillRefused(err)
-		}
-		return decisions, nil
+		return in.resolveWithout(input)
 	}
 	if a.r.cfg.RecoverFromStore {
 		return in.resolveOrRecover(input)
@@ -115,26 +111,6 @@ func (in *intake) tellDropped(input *snapshot.ResolveInput, decisions map[elemen
 	for _, d := range input.DroppedStages(decisions) {
 		in.a.r.lis.dropped(d)
 	}
-}
-
-// withoutState gives the facts as if no state belonged to any position.
-func withoutState(facts []snapshot.TaskFacts) []snapshot.TaskFacts {
-	out := slices.Clone(facts)
-	for i := range out {
-		out[i].Inputs = slices.Clone(out[i].Inputs)
-		for k := range out[i].Inputs {
-			input := &out[i].Inputs[k]
-			h, err := snapshot.ParseHandle(input.Metadata)
-			if err != nil || !input.Found {
-				continue
-			}
-			h.Kind, h.Root = snapshot.HandleEmpty, snapshot.RootRef{Name: h.Root.Name}
-			if text, err := h.Encode(); err == nil {
-				input.Metadata = text
-			}
-		}
-	}
-	return out
 }
 
 // stillRefused looks at the offsets again before a refusal ends the process. A process that was frozen, and whose place was

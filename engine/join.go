@@ -162,7 +162,7 @@ func (a *attempt) takeIn(t *owned) error {
 		return err
 	}
 	if !t.fresh {
-		if err := a.feedTask(t); err != nil || !t.imported {
+		if err := a.feedTask(t); err != nil || !t.imported && t.letGo == 0 {
 			return err
 		}
 		return a.execute(a.co.Moved(a.now(), t.id))

@@ -41,8 +41,13 @@ type Listener struct {
 	// application as a whole.
 	Finished func(over bool)
 	// StartsEmpty: a task starts without state at a committed position, as its handle says: after a cancel that deleted the
-	// checkpoints, or without checkpoints.
+	// checkpoints, or before its first record.
 	StartsEmpty func(task element.TaskID, at element.CheckpointName)
+	// LetGo: the state that the committed handles lead to is let go, as allowed, since there are no checkpoints any more.
+	LetGo func(snapshot.HeldState)
+	// Unsaved: tasks start without the state that they had: they have run without checkpoints up to their committed positions,
+	// the last of which has that name.
+	Unsaved func(tasks []element.TaskID, at element.CheckpointName)
 	// SavepointUnusable: the savepoint that was cut along with the checkpoint cannot be read; the checkpoint is.
 	SavepointUnusable func(task element.TaskID, ref snapshot.SavepointRef, err error)
 	// StartedFrom: tasks start from the savepoint that was asked for, or do not since they come from it already.

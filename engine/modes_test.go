@@ -134,6 +134,12 @@ func TestNoSnapshots(t *testing.T) {
 			w.loose()
 			cfg := w.config()
 			cfg.AtLeastOnce, cfg.NoSnapshots = true, true
+			cfg.AllowDropped = true
+			started := make(chan AttemptInfo, 10)
+			stop = w.startPlan(plan, cfg, w.ports(), &Listener{AttemptStarted: func(i AttemptInfo) { started <- i }}) // lets their state go
+			<-started
+			require.NoError(t, stop())
+			cfg.AllowDropped = false
 			w.wrap = func(c Checkpoints) Checkpoints { return noWrites{c, t} }
 			stop = w.startPlan(plan, cfg, w.ports(), nil)
 			w.produce(100, 5)

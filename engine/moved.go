@@ -23,7 +23,7 @@ func (a *attempt) moves(t *owned, d snapshot.Decision) bool {
 	case snapshot.Imported:
 		return true
 	case snapshot.Restore, snapshot.Recovered:
-		return t.exchange && d.Entry.Parallelism == 0 || slices.ContainsFunc(d.Entry.States, func(s snapshot.StateInfo) bool { return !a.planned(t.id, s) })
+		return d.Renamed != "" || t.exchange && d.Entry.Parallelism == 0 || slices.ContainsFunc(d.Entry.States, func(s snapshot.StateInfo) bool { return !a.planned(t.id, s) })
 	}
 	return false
 }

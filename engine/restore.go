@@ -28,6 +28,7 @@ const firstCheckpoint = 100 * time.Millisecond
 // After an error the tasks that were made so far are there, to be closed.
 func (in *intake) build(decisions map[element.TaskID]snapshot.Decision) error {
 	a := in.a
+	in.tellUnsaved(decisions)
 	g, ctx := errgroup.WithContext(in.ctx)
 	g.SetLimit(restoreParallel)
 	for _, id := range slices.SortedFunc(maps.Keys(decisions), element.TaskID.Compare) {
@@ -93,8 +94,14 @@ func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision)
 	case snapshot.Fresh:
 		t.fresh, t.origin = true, in.origin
 	case snapshot.StartEmpty:
-		if in.a.r.lis.StartsEmpty != nil && d.Root.Name.ID > 0 && !t.exchange {
-			in.a.r.lis.StartsEmpty(t.id, d.Root.Name)
+		a := in.a
+		if at := d.Root.Name; at.ID > 0 && !t.exchange {
+			if in.letGo {
+				t.letGo = at.ID
+			}
+			if a.r.lis.StartsEmpty != nil && !d.Unsaved && !a.r.cfg.NoSnapshots {
+				a.r.lis.StartsEmpty(t.id, at)
+			}
 		}
 		t.origin = in.origin
 	case snapshot.Restore, snapshot.Recovered:
@@ -224,7 +231,7 @@ func (a *attempt) newState(t *owned) error {
 }
 
 // commitStart commits checkpoint 0: the start positions of partitions that have none, with a handle that says that no
-// state belongs to them, and those of tasks recovered from the store, with the handle of a root written for them.
+// state belongs to them, those of tasks whose state is let go, and those of tasks recovered from the store, with the handle of a root written for them.
 // No record of such a partition is processed before its start is committed: else a crash could resolve another start
 // (latest has moved on) for records whose effects are already visible.
 func (a *attempt) commitStart() error {
@@ -235,10 +242,13 @@ func (a *attempt) commitStart() error {
 	c := checkpoint.Commit{Name: element.CheckpointName{Incarnation: a.r.cfg.Incarnation}}
 	for _, id := range a.order {
 		t := a.tasks[id]
-		if t.exchange || !t.fresh && !t.recovered {
+		if t.exchange || !t.fresh && !t.recovered && t.letGo == 0 {
 			continue
 		}
 		h := a.newHandle(t.position)
+		if t.letGo > 0 { // not checkpoint 0: the store knows that later ones were committed
+			h.Kind, h.Root.Name.ID = snapshot.HandleUnsaved, t.letGo
+		}
 		if t.recovered {
 			h.Kind, h.Root = snapshot.HandleCheckpoint, *recovered
 		}

@@ -234,8 +234,12 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 			continue
 		}
 		h := a.newHandle(ack.position)
-		if h.Root.Name = p.name; !t.starts() && !a.r.cfg.NoSnapshots {
+		switch h.Root.Name = p.name; {
+		case t.starts():
+		case !a.r.cfg.NoSnapshots:
 			h.Kind, h.Root = snapshot.HandleCheckpoint, p.ref
+		case a.ofState(id):
+			h.Kind = snapshot.HandleUnsaved
 		}
 		text, err := h.Encode()
 		if err != nil {

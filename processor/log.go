@@ -168,6 +168,18 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 			user.StartsEmpty(task, at)
 		}
 	}
+	lis.LetGo = func(h snapshot.HeldState) {
+		log.Warn("STATE IS LET GO, as allowed (--allow-dropped-state): without checkpoints (checkpointing.interval: disabled) the tasks begin without state at their committed offsets, for good",
+			"tasks", h.TaskNames(), "states", h.States, "records_in_flight", h.InFlight, "checkpoint", h.Root.Name.String(), "from", h.Root.Path, "unread", h.Err)
+		call(user.LetGo, h)
+	}
+	lis.Unsaved = func(tasks []element.TaskID, at element.CheckpointName) {
+		log.Warn("TASKS BEGIN WITHOUT STATE at their committed offsets: they have run with checkpoints disabled (checkpointing.interval: disabled) up to there",
+			"tasks", (&snapshot.HeldState{Tasks: tasks}).TaskNames(), "committed", at.String())
+		if user.Unsaved != nil {
+			user.Unsaved(tasks, at)
+		}
+	}
 	lis.Finished = func(over bool) {
 		log.Info("all inputs have ended and everything is committed", "application_over", over)
 		if user.Finished != nil {

@@ -177,6 +177,7 @@ func TestANameThatWasAnExchangesAndIsASources(t *testing.T) {
 	s.refused(ReasonStateDropped, fault.StateMismatch, "no such exchange")
 	s.in.Roots[s.ref].Root.Tasks[0].States = nil
 	at := standsAt(t, s.r, &s.ref, subtask(0), 500)
+	at.Inputs[0].Topic = "users"
 	s.in.Tasks[2] = at
 	s.refused(ReasonTaskMissing, fault.Corrupt, "by-user-0", "does not hold it")
 }

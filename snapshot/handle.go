@@ -20,6 +20,8 @@ const (
 	HandleEmpty HandleKind = 1
 	// HandleCheckpoint: the state is in the root that the handle names.
 	HandleCheckpoint HandleKind = 2
+	// HandleUnsaved is HandleEmpty where state was: the application has run without checkpoints up to the handle's offset.
+	HandleUnsaved HandleKind = 3
 )
 
 // String names the kind.
@@ -29,6 +31,8 @@ func (k HandleKind) String() string {
 		return "empty"
 	case HandleCheckpoint:
 		return "checkpoint"
+	case HandleUnsaved:
+		return "unsaved"
 	}
 	return "kind(" + strconv.Itoa(int(k)) + ")"
 }
@@ -47,7 +51,7 @@ var (
 // it, and both to the place they were written for, so that offsets rewritten or copied by another tool are noticed.
 type Handle struct {
 	Kind HandleKind
-	Root RootRef // for HandleEmpty only Root.Name is set: the checkpoint at which the task started
+	Root RootRef // for HandleEmpty and HandleUnsaved only Root.Name is set: the checkpoint at which the task started
 	// Partition, Offset and LeaderEpoch repeat what the offset commit says; LeaderEpoch is -1 when not known.
 	Partition   int32
 	Offset      int64
@@ -64,15 +68,19 @@ type Handle struct {
 
 const (
 	handlePrefix  = "mw"
-	handleVersion = 2
-	// Version 1 has no life: it is that of the first one.
-	handleHead     = "mw1:"
-	handleHeadLife = "mw2:"
+	handleVersion = 3
+	// Version 1 has no life: it is that of the first one. Version 3 is only for HandleUnsaved, which older programs do not know.
+	handleHead        = "mw1:"
+	handleHeadLife    = "mw2:"
+	handleHeadUnsaved = "mw3:"
 )
 
 // head is what the text form begins with.
 func (h Handle) head() string {
-	if h.Life > 0 {
+	switch {
+	case h.Kind == HandleUnsaved:
+		return handleHeadUnsaved
+	case h.Life > 0:
 		return handleHeadLife
 	}
 	return handleHead
@@ -98,7 +106,7 @@ func (h Handle) Encode() (string, error) {
 	b = append(b, h.TopicID[:]...)
 	b = binary.AppendUvarint(b, uint64(h.PartitionCount))
 	b = appendString(b, h.StoreID)
-	if h.Life > 0 {
+	if h.head() != handleHead {
 		b = binary.AppendUvarint(b, h.Life)
 	}
 	b = binary.BigEndian.AppendUint32(b, handleCRC(h.head(), b))
@@ -114,13 +122,13 @@ func handleCRC(head string, b []byte) uint32 { return crc32c(append([]byte(head)
 
 func (h Handle) validate() error {
 	switch {
-	case h.Kind != HandleEmpty && h.Kind != HandleCheckpoint:
+	case h.Kind < HandleEmpty || h.Kind > HandleUnsaved:
 		return formatf("unknown %s", h.Kind)
 	case h.Partition < 0 || h.Offset < 0 || h.LeaderEpoch < -1 || h.PartitionCount < 0 || h.LeaderEpoch == 1<<31-1:
 		return formatf("negative number")
 	case len(h.ClusterID) > maxStateName || len(h.StoreID) > maxStateName:
 		return formatf("cluster id or store id too long")
-	case h.Kind == HandleEmpty && (h.Root.Path != "" || !h.Root.Digest.IsZero()):
+	case h.Kind != HandleCheckpoint && (h.Root.Path != "" || !h.Root.Digest.IsZero()):
 		return formatf("an empty handle names no root")
 	case h.Kind == HandleCheckpoint:
 		if p := parseFilePath(h.Root.Path); p.kind != rootFile || p.name != h.Root.Name {
@@ -154,14 +162,14 @@ func ParseHandle(s string) (Handle, error) {
 	if len(b) < 4 || binary.BigEndian.Uint32(b[len(b)-4:]) != handleCRC(s[:len(s)-len(text)], b[:len(b)-4]) {
 		return Handle{}, fmt.Errorf("%w: checksum mismatch", ErrHandleDamaged)
 	}
-	h, err := decodeHandle(b[:len(b)-4], n > 1)
+	h, err := decodeHandle(b[:len(b)-4], n)
 	if err != nil {
 		return Handle{}, fmt.Errorf("%w: %v", ErrHandleDamaged, err)
 	}
 	return h, nil
 }
 
-func decodeHandle(b []byte, life bool) (Handle, error) {
+func decodeHandle(b []byte, version uint64) (Handle, error) {
 	c := &cursor{b: b}
 	h := Handle{Kind: HandleKind(c.u8("kind"))}
 	h.Root.Name = c.name("name")
@@ -178,10 +186,13 @@ func decodeHandle(b []byte, life bool) (Handle, error) {
 	h.TopicID = c.topicID("topic id")
 	h.PartitionCount = c.i32("partition count")
 	h.StoreID = c.str("store id", maxStateName)
-	if life {
-		if h.Life = c.uvarint("life"); h.Life == 0 {
+	if version > 1 {
+		if h.Life = c.uvarint("life"); h.Life == 0 && version == 2 {
 			c.fail("life 0 in a handle of version 2")
 		}
+	}
+	if (version == 3) != (h.Kind == HandleUnsaved) {
+		c.fail("%s in a handle of version %d", h.Kind, version)
 	}
 	if err := c.end(); err != nil {
 		return Handle{}, err

@@ -40,7 +40,9 @@ func drawHandle(rt *rapid.T) Handle {
 		h.Life = rapid.Uint64Min(1).Draw(rt, "life")
 	}
 	copy(h.TopicID[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "topic"))
-	if rapid.Bool().Draw(rt, "checkpoint") {
+	if rapid.Bool().Draw(rt, "unsaved") {
+		h.Kind = HandleUnsaved
+	} else if rapid.Bool().Draw(rt, "checkpoint") {
 		h.Kind = HandleCheckpoint
 		h.Root.Path = rapid.StringMatching(`[a-z]{1,128}/[a-z0-9]{1,128}`).Draw(rt, "dir") + "/chk-" + name.String() + ".root"
 		h.Root.Digest = digestOf([]byte(name.String()))
@@ -66,7 +68,7 @@ func TestHandleOfOthersIsTold(t *testing.T) {
 	for s, want := range map[string]error{
 		"": ErrHandleForeign, "member-1": ErrHandleForeign, "mw": ErrHandleForeign, "mw:": ErrHandleForeign, "mwx1:abc": ErrHandleForeign,
 		"mw01:abc": ErrHandleForeign, "mw-1:abc": ErrHandleForeign, "mw99999999:": ErrHandleForeign, "AgAAAAAAAAAA": ErrHandleForeign, `{"a":1}`: ErrHandleForeign,
-		"mw2:whatever": ErrHandleDamaged, "mw3:whatever": ErrHandleNewer, "mw17:": ErrHandleNewer,
+		"mw2:whatever": ErrHandleDamaged, "mw3:whatever": ErrHandleDamaged, "mw4:whatever": ErrHandleNewer, "mw17:": ErrHandleNewer,
 		"mw0:": ErrHandleDamaged, "mw1:": ErrHandleDamaged, "mw1:***": ErrHandleDamaged, good[:len(good)-1]: ErrHandleDamaged, good + "A": ErrHandleDamaged,
 		good + "\n": ErrHandleDamaged, good + "=": ErrHandleDamaged, strings.Replace(good, "mw1:", "mw1:\n", 1): ErrHandleDamaged,
 		"mw1:" + strings.Repeat("A", MaxHandleSize): ErrHandleDamaged,
@@ -120,6 +122,24 @@ func TestHandleWithAValidChecksumIsStillChecked(t *testing.T) {
 		b = binary.BigEndian.AppendUint32(b, handleCRC(handleHeadLife, b))
 		_, err := ParseHandle(handleHeadLife + base64.RawURLEncoding.EncodeToString(b))
 		require.ErrorIs(t, err, ErrHandleDamaged)
+	}
+	for _, head := range []string{handleHead, handleHeadLife, handleHeadUnsaved} { // and each kind only in its version
+		for _, kind := range []HandleKind{HandleEmpty, HandleCheckpoint, HandleUnsaved} {
+			h := sampleHandle()
+			if h.Kind, h.Life = kind, 1; kind != HandleCheckpoint {
+				h.Root = RootRef{Name: h.Root.Name}
+			}
+			s, err := h.Encode()
+			require.NoError(t, err)
+			raw, err := base64.RawURLEncoding.DecodeString(s[len(head):])
+			require.NoError(t, err)
+			if head == handleHead {
+				raw = raw[:len(raw)-1] // no life
+			}
+			b := raw[: len(raw)-4 : len(raw)-4]
+			_, err = ParseHandle(head + base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(b, handleCRC(head, b))))
+			require.Equal(t, (kind == HandleUnsaved) == (head == handleHeadUnsaved), err == nil, "%s %s: %v", head, kind, err)
+		}
 	}
 	for _, body := range [][]byte{{}, {2}, {9, 0, 0}, append([]byte{2}, make([]byte, 16)...), append(append([]byte{2}, make([]byte, 16)...), 0xff, 0xff, 0xff, 0xff, 0x0f)} {
 		b := appendCRCForTest(body)

@@ -32,7 +32,10 @@ const (
 	ReasonStateDropped    Reason = "state-not-in-topology" // the checkpoint holds state that no step owns
 	ReasonMixedRoots      Reason = "checkpoints-mixed"     // the tasks of an application with exchanges stand at different checkpoints
 	ReasonInFlight        Reason = "records-in-flight"     // records in flight cannot go where the topology now is
-	ReasonOtherLineage    Reason = "other-lineage"         // the committed offset does not come from the savepoint to start from
+	// ReasonCheckpointsDisabled: a start without checkpoints would lose the state that the committed offsets lead to.
+	ReasonCheckpointsDisabled Reason = "checkpoints-disabled"
+
+	ReasonOtherLineage Reason = "other-lineage" // the committed offset does not come from the savepoint to start from
 )
 
 // Refusal is one task that cannot be started, and why.
@@ -94,7 +97,7 @@ func (r Reason) code() fault.Code {
 	switch r {
 	case ReasonRootUnusable, ReasonTaskMissing, ReasonPositionDiffers:
 		return fault.Corrupt
-	case ReasonCodecChanged, ReasonStateDropped, ReasonPartitionCount, ReasonInFlight:
+	case ReasonCodecChanged, ReasonStateDropped, ReasonPartitionCount, ReasonInFlight, ReasonCheckpointsDisabled:
 		return fault.StateMismatch
 	}
 	return fault.HandleMismatch

@@ -97,6 +97,11 @@ type Decision struct {
 	Positions []element.Position // next offsets, sorted; empty for Fresh
 	Root      RootRef            // for Restore and Recovered the root; for StartEmpty only Name is set
 	Entry     TaskEntry          // for Restore and Recovered; zero otherwise
+	// Unsaved: the task has run without checkpoints up to Positions. What state it had there is not known any more.
+	Unsaved bool
+	// Renamed is the source that the root has the task's input by, when it is another one. The task goes on at its positions
+	// with nothing of that one's state, which is let go if there is any. Entry has no states and no runs.
+	Renamed string
 	// New: the root does not know the stage, which starts empty.
 	New bool
 	// Stage is set for a subtask of an exchange's stage; see Sources.
@@ -189,11 +194,19 @@ func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
 	if len(refused) == 0 {
 		refused = in.resolveStages(Restore, out)
 	}
-	if len(refused) > 0 {
-		slices.SortStableFunc(refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
-		return nil, fault.Stopf(refused[0].Reason.code(), "%w", &RefusedError{Refusals: refused})
+	if err := refusal(refused); err != nil {
+		return nil, err
 	}
 	return out, nil
+}
+
+// refusal gives the error of tasks that are refused, nil when there is none.
+func refusal(refused []Refusal) error {
+	if len(refused) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
+	return fault.Stopf(refused[0].Reason.code(), "%w", &RefusedError{Refusals: refused})
 }
 
 func refuse(reason Reason, tp element.TopicPartition, format string, args ...any) *Refusal {
@@ -238,8 +251,8 @@ func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
 	if ref := in.checkStale(t, first); ref != nil {
 		return Decision{}, ref
 	}
-	if first.Kind == HandleEmpty {
-		return Decision{Kind: StartEmpty, Positions: positions, Root: first.Root}, nil
+	if first.Kind != HandleCheckpoint {
+		return Decision{Kind: StartEmpty, Positions: positions, Root: first.Root, Unsaved: first.Kind == HandleUnsaved}, nil
 	}
 	return in.resolveRestore(t, first.Root, positions)
 }
@@ -265,7 +278,7 @@ func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 		e := i.Root.Task(t.Task)
 		return e != nil && in.own(t, i.Root, e)
 	}
-	return h.Kind == HandleEmpty || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
+	return h.Kind != HandleCheckpoint || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
 }
 
 // String lets messages name an input.
@@ -297,7 +310,7 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 		return no(ReasonDamagedHandle, "carries a checkpoint handle that cannot be read (%w): put the offset and its metadata back from a backup of the group, or recover from the store explicitly", err)
 	case h.ClusterID != in.ClusterID:
 		return no(ReasonOtherCluster, "belongs to cluster %q, this is cluster %q: the offsets were mirrored; use another application name here", h.ClusterID, in.ClusterID)
-	case h.StoreID != in.StoreID && h.Kind != HandleEmpty: // an empty one leads to no file
+	case h.StoreID != in.StoreID && h.Kind == HandleCheckpoint: // others lead to no file
 		return no(ReasonOtherStore, "belongs to a checkpoint directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", h.StoreID, in.StoreID)
 	case h.TopicID != f.TopicID:
 		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again; delete the group's offsets to start anew", h.TopicID, f.TopicID)
@@ -325,6 +338,13 @@ func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []el
 		return Decision{}, refuse(ReasonRootUnusable, none, "task %s cannot be restored: %w; put the file back from a backup, nothing was overwritten", t.Task, loaded.Err)
 	}
 	entry := loaded.Root.Task(t.Task)
+	old := loaded.Root.reader(positions[0].TopicPartition)
+	if old != nil && old.Task.Source != t.Task.Source {
+		if no := in.checkRenamed(t, ref, old); no != nil {
+			return Decision{}, no
+		}
+		entry = old
+	}
 	switch {
 	case entry == nil || entry.Parallelism > 0:
 		return Decision{}, refuse(ReasonTaskMissing, none, "task %s: checkpoint %s (%s) does not hold it, though the committed offset says so", t.Task, ref.Name, ref.Path)
@@ -339,6 +359,10 @@ func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []el
 			return Decision{}, refuse(ReasonPositionDiffers, w.TopicPartition, "task %s: checkpoint %s (%s) stands at offset %d of %s, the committed offset is %d of %s",
 				t.Task, ref.Name, ref.Path, p.Offset, p.TopicPartition, w.Offset, w.TopicPartition)
 		}
+	}
+	if entry.Task.Source != t.Task.Source {
+		own := TaskEntry{Task: t.Task, Positions: slices.Clone(entry.Positions)}
+		return Decision{Kind: Restore, Positions: own.Positions, Root: ref, Entry: own, Renamed: entry.Task.Source}, nil
 	}
 	if ref := in.checkStates(t, ref, entry); ref != nil {
 		return Decision{}, ref

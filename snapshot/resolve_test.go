@@ -32,7 +32,7 @@ func world(t testing.TB) *ResolveInput {
 func factsOf(t testing.TB, p element.Position, ref RootRef, in *ResolveInput, kind HandleKind) InputFacts {
 	h := Handle{Kind: kind, Root: ref, Partition: p.Partition, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch, ClusterID: in.ClusterID, TopicID: p.TopicID,
 		PartitionCount: p.PartitionCount, StoreID: in.StoreID}
-	if kind == HandleEmpty {
+	if kind != HandleCheckpoint {
 		h.Root = RootRef{Name: ref.Name}
 	}
 	text, err := h.Encode()
@@ -101,7 +101,7 @@ func TestResolveRefusals(t *testing.T) {
 		{"damaged handle", ReasonDamagedHandle, fault.HandleMismatch, []string{"checksum"}, func(in *ResolveInput) {
 			facts(in).Metadata = strings.Replace(facts(in).Metadata, "mw1:Ag", "mw1:AA", 1)
 		}},
-		{"newer handle", ReasonNewerHandle, fault.HandleMismatch, []string{"newer version"}, func(in *ResolveInput) { facts(in).Metadata = "mw3:abc" }},
+		{"newer handle", ReasonNewerHandle, fault.HandleMismatch, []string{"newer version"}, func(in *ResolveInput) { facts(in).Metadata = "mw4:abc" }},
 		{"reset tool kept the metadata", ReasonOffsetMoved, fault.HandleMismatch, []string{"offset 650", "stands at 700"}, func(in *ResolveInput) { facts(in).Offset = 650 }},
 		{"handle of another partition", ReasonOffsetMoved, fault.HandleMismatch, []string{"partition 0"}, func(in *ResolveInput) { facts(in).Metadata = in.Tasks[0].Inputs[0].Metadata }},
 		{"mirrored", ReasonOtherCluster, fault.HandleMismatch, []string{`"cluster-1"`, `"cluster-2"`}, func(in *ResolveInput) { in.ClusterID = "cluster-2" }},

@@ -87,7 +87,9 @@ func (in *ResolveInput) DroppedStages(decisions map[element.TaskID]Decision) []D
 			root = in.Listing[i].Root // recovered
 		}
 		if root != nil {
-			out = append(out, in.gone(ref, root)...)
+			gone := in.gone(ref, root)
+			out = append(out, gone...)
+			out = append(out, renamed(decisions, ref, root, gone)...)
 			out = append(out, in.scattered(ref, root)...)
 		}
 	}
@@ -266,6 +268,9 @@ func follows(before, then []element.Position) bool {
 // that know no exchange are an exception: the application had none when they were written.
 func (in *ResolveInput) refuseMixture(refs []RootRef, out map[element.TaskID]Decision) []Refusal {
 	know := slices.ContainsFunc(refs, func(ref RootRef) bool { return in.Roots[ref].Root.hasStages() })
+	if no := in.refuseUnsaved(refs, out); know && no != nil {
+		return []Refusal{*no}
+	}
 	if len(refs) < 2 || !know {
 		return nil
 	}

@@ -85,6 +85,8 @@ func handleOf(tp element.TopicPartition, c kafka.Committed) groupHandle {
 		g.Problem = err.Error()
 	case h.Kind == snapshot.HandleEmpty:
 		g.Problem = "starts without state"
+	case h.Kind == snapshot.HandleUnsaved:
+		g.Problem = "starts without state: it ran with checkpoints disabled"
 	default:
 		g.Checkpoint, g.File = h.Root.Name.String(), h.Root.Path
 	}

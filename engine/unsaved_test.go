@@ -1,0 +1,191 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// losses notes what a listener hears of state that goes.
+type losses struct {
+	mu      sync.Mutex
+	held    []snapshot.HeldState
+	unsaved []element.TaskID
+	empty   []element.TaskID
+	dropped []snapshot.DroppedStage
+	started chan AttemptInfo
+}
+
+func (l *losses) listener() *Listener {
+	note := func(f func()) { l.mu.Lock(); defer l.mu.Unlock(); f() }
+	l.started = make(chan AttemptInfo, 100)
+	return &Listener{
+		AttemptStarted: func(i AttemptInfo) { l.started <- i },
+		LetGo:          func(h snapshot.HeldState) { note(func() { l.held = append(l.held, h) }) },
+		Unsaved: func(ts []element.TaskID, _ element.CheckpointName) {
+			note(func() { l.unsaved = append(l.unsaved, ts...) })
+		},
+		StartsEmpty: func(t element.TaskID, _ element.CheckpointName) { note(func() { l.empty = append(l.empty, t) }) },
+		Dropped:     func(d snapshot.DroppedStage) { note(func() { l.dropped = append(l.dropped, d) }) },
+	}
+}
+
+// TestNoSnapshotsOverState: state is let go on request only, then for all tasks at once whether a record comes or not, and the
+// way back says so.
+func TestNoSnapshotsOverState(t *testing.T) {
+	for kind, plan := range map[string]*topology.Plan{"chained": countPlan(t), "exchange": exchangePlan(t, 2)} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t, 2)
+			stop := w.startPlan(plan, w.config(), w.ports(), nil)
+			w.produce(100, 5)
+			w.outputs()
+			require.NoError(t, stop())
+			before := maps.Clone(w.committed)
+			cfg := w.config()
+			cfg.AtLeastOnce, cfg.NoSnapshots = true, true
+			r, err := New(plan, cfg, w.ports(), nil)
+			require.NoError(t, err)
+			err = r.Run(t.Context())
+			require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+			require.ErrorContains(t, err, "--allow-dropped-state")
+			require.Equal(t, before, w.committed, "the way back is as it was")
+
+			w.loose()
+			cfg.AllowDropped = true
+			var l losses
+			stop = w.startPlan(plan, cfg, w.ports(), l.listener())
+			<-l.started
+			require.NoError(t, stop())
+			require.Len(t, l.held, 1)
+			require.NotEmpty(t, l.held[0].States)
+			require.Empty(t, l.empty, "nothing was committed there that says so")
+			for _, c := range w.committed {
+				h, err := snapshot.ParseHandle(c.Metadata)
+				require.NoError(t, err)
+				require.Equal(t, snapshot.HandleUnsaved, h.Kind)
+			}
+
+			w.plain = false
+			var back losses
+			stop = w.startPlan(plan, w.config(), w.ports(), back.listener())
+			w.produce(100, 5)
+			w.outputs()
+			require.NoError(t, stop())
+			require.Equal(t, []element.TaskID{{Source: "in"}, {Source: "in", Partition: 1}}, slices.Compact(back.unsaved))
+			require.Empty(t, back.empty)
+			n, err := serde.Int64().Decode(w.output[100].Value)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, n, "the state began empty")
+
+			var after losses // and that is that
+			stop = w.startPlan(plan, w.config(), w.ports(), after.listener())
+			<-after.started
+			require.NoError(t, stop())
+			require.Empty(t, after.unsaved)
+		})
+	}
+}
+
+// statelessPlan copies records, over an exchange if wanted.
+func statelessPlan(t *testing.T, source string, exchange bool) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, source, "in", serde.String(), serde.String())
+	if exchange {
+		in = topology.Rebalance(in, "spread", serde.String(), serde.String(), topology.Parallelism(2))
+	}
+	topology.ToTopic(in, "out", "out", serde.String(), serde.String())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// TestNoSnapshotsWithoutState: where there is no state nothing is asked, said or to be renamed back.
+func TestNoSnapshotsWithoutState(t *testing.T) {
+	for kind, exchange := range map[string]bool{"chained": false, "exchange": true} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t, 2)
+			var l losses
+			for i, name := range []string{"in", "other", "in", "in"} {
+				cfg := w.config()
+				cfg.NoSnapshots = i == 2
+				cfg.AtLeastOnce, w.plain = cfg.NoSnapshots, cfg.NoSnapshots
+				stop := w.startPlan(statelessPlan(t, name, exchange), cfg, w.ports(), l.listener())
+				w.produce(50, 5)
+				w.outputs()
+				w.caughtUp()
+				require.NoError(t, stop())
+			}
+			require.Empty(t, l.held)
+			require.Empty(t, l.unsaved)
+			require.Empty(t, l.dropped)
+		})
+	}
+}
+
+// TestARenamedSource: what a source has of state is refused under another name, and let go when that is allowed. What is
+// behind an exchange stays.
+func TestARenamedSource(t *testing.T) {
+	named := func(source string, exchange bool) *topology.Plan {
+		b := topology.New(app)
+		in := topology.FromTopic(b, source, "in", serde.String(), serde.String())
+		if exchange {
+			in = topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
+		}
+		topology.ToTopic(topology.Count(in, "count"), "out", "out", serde.String(), serde.Int64())
+		p, err := b.Plan()
+		require.NoError(t, err)
+		return p
+	}
+	t.Run("exchange", func(t *testing.T) {
+		w := newWorld(t, 2)
+		for _, name := range []string{"in", "other", "in"} {
+			stop := w.startPlan(named(name, true), w.config(), w.ports(), nil)
+			w.produce(100, 5)
+			w.outputs()
+			require.NoError(t, stop())
+		}
+		w.exact()
+	})
+	t.Run("chained", func(t *testing.T) {
+		w := newWorld(t, 2)
+		stop := w.startPlan(named("in", false), w.config(), w.ports(), nil)
+		w.produce(100, 5)
+		w.outputs()
+		require.NoError(t, stop())
+		cfg := w.config()
+		r, err := New(named("other", false), cfg, w.ports(), nil)
+		require.NoError(t, err)
+		err = r.Run(t.Context())
+		require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+		require.ErrorContains(t, err, "belongs to source in,")
+		require.ErrorContains(t, err, "as source other now")
+		cfg.AllowDropped = true
+		var l losses
+		stop = w.startPlan(named("other", false), cfg, w.ports(), l.listener())
+		w.produce(100, 5)
+		w.outputs()
+		require.NoError(t, stop())
+		require.Len(t, l.dropped, 1)
+		require.Equal(t, "in", l.dropped[0].Stage)
+		n, err := serde.Int64().Decode(w.output[100].Value)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n, "it began empty")
+		from := len(w.output)
+		stop = w.startPlan(named("other", false), w.config(), w.ports(), nil) // it goes on with its own state, unasked
+		w.produce(100, 5)
+		w.outputs()
+		require.NoError(t, stop())
+		n, err = serde.Int64().Decode(w.output[from].Value)
+		require.NoError(t, err)
+		require.Greater(t, n, int64(1))
+	})
+}
