@@ -275,8 +275,12 @@ func (a *attempt) refused(name string) {
 
 // unserved answers all who still wait when the attempt is over.
 func (a *attempt) unserved(cause error) {
+	code := fault.Failed
+	if fault.RecoveryOf(cause) == fault.Rejoin { // nothing has failed: whoever asks again is served
+		code = fault.NotRunning
+	}
 	a.serve(func(*request) bool { return true }, func(*request) answer {
-		return answer{err: fault.Restartf(fault.Failed, "the attempt ended before the checkpoint was complete: %w", cause)}
+		return answer{err: fault.Restartf(code, "the attempt ended before the checkpoint was complete: %w", cause)}
 	})
 }
 

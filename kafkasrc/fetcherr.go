@@ -84,7 +84,7 @@ func (f *Fetcher) classify(tp element.TopicPartition, err error) error {
 		return fault.Restartf(fault.UnknownTopic, "topic %s was deleted, or deleted and created again, while it was read: %w", tp.Topic, err)
 	case kafka.IsDenied(err):
 		return kafka.Classify(err, "read %v", tp)
-	case kafka.IsRetriable(err):
+	case kafka.IsRetriable(err) && !kafka.IsUndialled(err): // the client has tried all brokers when it tells of those
 		return nil
 	}
 	return kafka.Classify(err, "read %v from offset %d", tp, f.asked(tp))

@@ -79,6 +79,9 @@ type Reply struct {
 	Code  fault.Code `json:"code,omitempty"`
 }
 
+// controlPartition has commands and replies go where they are read: to the first partition, however many the topic was given.
+var controlPartition = kgo.RecordPartitioner(kgo.ManualPartitioner())
+
 // ControlTopic is the topic that carries commands to all instances of an application.
 func ControlTopic(application string) string { return application + controlSuffix }
 
@@ -129,7 +132,7 @@ func (r *requests) add(request string) bool {
 func (s *service) openControl(context.Context) error {
 	fetches := &fetchTimes{}
 	cl, err := kafka.NewClient(s.kafka(), kgo.WithHooks(fetches), kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(1<<20), kgo.FetchMaxPartitionBytes(1<<20),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.ProducerBatchMaxBytes(maxControlRecord+1024), kgo.DisableIdempotentWrite())
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.ProducerBatchMaxBytes(maxControlRecord+1024), kgo.DisableIdempotentWrite(), controlPartition)
 	if err != nil {
 		return fmt.Errorf("client of the control topic: %w", err)
 	}
@@ -280,6 +283,9 @@ func (c *control) execute(ctx context.Context, rec controlRecord) Reply {
 	rep.Instance = c.s.instance
 	if err != nil {
 		rep.Error, rep.Code = oneLine(err.Error()), fault.CodeOf(err)
+		if rep.Code == fault.Failed && (fault.RecoveryOf(err) == fault.Rejoin || ctx.Err() != nil) { // nothing has failed
+			rep.Code = fault.NotRunning
+		}
 	}
 	return rep
 }

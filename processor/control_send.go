@@ -36,7 +36,7 @@ type Send struct {
 	Command   Command
 	Savepoint bool   // of CancelCommand: cut a savepoint at the last checkpoint
 	Dir       string // for savepoints; "" = the state.savepoints.dir of each instance
-	// Timeout bounds the wait for replies.
+	// Timeout bounds the whole: the search for who is to obey, and the wait for replies.
 	Timeout time.Duration
 }
 
@@ -79,8 +79,35 @@ func SendAll(ctx context.Context, application string, cfg Config, cmd Send) (Out
 }
 
 func sendAll(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
+	bounded, cancel := context.WithTimeout(ctx, cmd.Timeout)
+	defer cancel()
+	out, err := sendBounded(bounded, application, cfg, cmd)
+	switch {
+	case ctx.Err() != nil:
+		return out, ctx.Err()
+	case passes(err):
+		return out, fault.Stopf(fault.NotRunning, "the command could not be given: try again: %w", err)
+	}
+	return out, err
+}
+
+// passes says of what kept a command back that it is over in a while: another broker takes the place of one that has died, or
+// the topic, which was deleted or made a moment ago, is there. That no broker answers at all is something else.
+func passes(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.Failed:
+		return errors.Is(err, context.DeadlineExceeded) || kafka.IsRetriable(err)
+	case fault.Unreachable:
+		return fault.RecoveryOf(err) != fault.Stop && !errors.Is(err, kafka.ErrNoBroker)
+	case fault.UnknownTopic:
+		return fault.RecoveryOf(err) != fault.Stop
+	}
+	return false
+}
+
+func sendBounded(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
 	cl, err := kafka.NewClient(kafka.Config{Brokers: cfg.Brokers, ClientID: application + "-command", Logger: cfg.Logger, Extra: cfg.ClientOptions},
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(250*time.Millisecond), kgo.DisableIdempotentWrite())
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(250*time.Millisecond), kgo.DisableIdempotentWrite(), controlPartition)
 	if err != nil {
 		return Outcome{}, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}
@@ -96,10 +123,8 @@ func sendAll(ctx context.Context, application string, cfg Config, cmd Send) (Out
 	if err := s.send(ctx); err != nil {
 		return Outcome{}, err
 	}
-	if err := s.collect(ctx); err != nil {
-		return Outcome{}, err
-	}
-	return s.outcome(ctx)
+	s.collect(ctx)
+	return s.outcome(ctx), nil
 }
 
 // reachAny waits for a broker.
@@ -107,7 +132,7 @@ func reachAny(ctx context.Context, cl *kgo.Client, brokers []string) error {
 	bounded, cancel := context.WithTimeout(ctx, sendReach)
 	defer cancel()
 	if err := cl.Ping(bounded); err != nil {
-		if ctx.Err() != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
 			return ctx.Err()
 		}
 		return fault.Stopf(fault.Unreachable, "kafka.brokers %v: no broker answers: %w", brokers, err)
@@ -125,13 +150,16 @@ type groupMember struct {
 
 // describeMembers gives the members; settled is false while the group is being shared out.
 func describeMembers(ctx context.Context, cl *kgo.Client, application string) (members []groupMember, settled bool, err error) {
-	groups, err := kadm.NewClient(cl).DescribeGroups(ctx, application)
-	if err != nil {
+	var g kadm.DescribedGroup
+	err = kafka.Again(ctx, cl, func(ctx context.Context) error {
+		groups, err := kadm.NewClient(cl).DescribeGroups(ctx, application)
+		if g = groups[application]; err == nil {
+			err = g.Err
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, false, kafka.Classify(err, "describe group %s", application)
-	}
-	g := groups[application]
-	if g.Err != nil && !errors.Is(g.Err, kerr.GroupIDNotFound) {
-		return nil, false, kafka.Classify(g.Err, "describe group %s", application)
 	}
 	for _, m := range g.Members {
 		gm := groupMember{id: m.MemberID, instance: m.MemberID, host: m.ClientHost}
@@ -155,20 +183,19 @@ func describeMembers(ctx context.Context, cl *kgo.Client, application string) (m
 func settledMembers(ctx context.Context, cl *kgo.Client, application string) ([]groupMember, error) {
 	bounded, cancel := context.WithTimeout(ctx, sendSettle)
 	defer cancel()
+	begun := time.Now()
 	for {
 		members, settled, err := describeMembers(bounded, cl, application)
 		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case err != nil && !kafka.IsRetriable(err):
+		case err != nil:
 			return nil, err
-		case err == nil && settled && len(members) == 0:
+		case settled && len(members) == 0:
 			return nil, fault.Stopf(fault.NotRunning, "no instance of %s is running: %w", application, errNobody)
-		case err == nil && settled:
+		case settled:
 			return members, nil
 		}
 		if sleep(bounded, settlePoll) != nil {
-			return nil, fault.Stopf(fault.NotRunning, "the group %s is being shared out since %s: try again", application, sendSettle)
+			return nil, fault.Stopf(fault.NotRunning, "the group %s is being shared out for %s: try again", application, time.Since(begun).Round(time.Second))
 		}
 	}
 }
@@ -198,17 +225,22 @@ func (s *sender) send(ctx context.Context) error {
 	if s.request, err = newRequest(); err != nil {
 		return err
 	}
-	return writeControl(ctx, s.cl, s.application, controlRecord{Request: s.request, Command: s.cmd.Command, Savepoint: s.cmd.Savepoint, Dir: s.cmd.Dir, Patience: s.cmd.Timeout.Milliseconds()})
+	return writeControl(ctx, s.cl, s.application, controlRecord{Request: s.request, Command: s.cmd.Command, Savepoint: s.cmd.Savepoint, Dir: s.cmd.Dir, Patience: patience(ctx, s.cmd.Timeout).Milliseconds()})
+}
+
+// patience is how long the instances may take. They end their work on the command then, and say so: that takes time, too.
+func patience(ctx context.Context, timeout time.Duration) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(end))
+	}
+	return max(0, timeout-min(controlReply, timeout/5))
 }
 
 // collect reads replies until all members have replied or left, or the time is over.
-func (s *sender) collect(ctx context.Context) error {
-	// The instances end their work on the command when the time is over, and say so.
-	bounded, cancel := context.WithTimeout(ctx, s.cmd.Timeout+controlReply)
-	defer cancel()
+func (s *sender) collect(ctx context.Context) {
 	looked := time.Now()
-	for s.waiting() && bounded.Err() == nil {
-		poll, done := context.WithTimeout(bounded, memberPoll)
+	for s.waiting() && ctx.Err() == nil {
+		poll, done := context.WithTimeout(ctx, memberPoll)
 		fetches := s.cl.PollFetches(poll)
 		done()
 		fetches.EachRecord(func(r *kgo.Record) {
@@ -219,10 +251,9 @@ func (s *sender) collect(ctx context.Context) error {
 		})
 		if time.Since(looked) >= memberPoll {
 			looked = time.Now()
-			s.look(bounded)
+			s.look(ctx)
 		}
 	}
-	return ctx.Err()
 }
 
 // waiting reports that a reply is still to come.
@@ -254,7 +285,7 @@ func (s *sender) look(ctx context.Context) {
 }
 
 // outcome judges what came.
-func (s *sender) outcome(ctx context.Context) (Outcome, error) {
+func (s *sender) outcome(ctx context.Context) Outcome {
 	out := Outcome{Replies: []Reply{}, Problems: []string{}}
 	for _, name := range slices.Sorted(maps.Keys(s.got)) {
 		out.Replies = append(out.Replies, s.got[name])
@@ -272,11 +303,11 @@ func (s *sender) outcome(ctx context.Context) (Outcome, error) {
 	if s.cmd.Command == SavepointCommand || s.cmd.Savepoint {
 		problems, err := s.uncovered(ctx)
 		if err != nil {
-			return out, err
+			problems = []string{fmt.Sprintf("it is not known whether the parts have all partitions: %v", err)}
 		}
 		out.Problems = append(out.Problems, problems...)
 	}
-	return out, nil
+	return out
 }
 
 // uncovered finds the partitions that no part of a savepoint has, or two: they were on the way from one instance to another.
@@ -290,9 +321,9 @@ func (s *sender) uncovered(ctx context.Context) ([]string, error) {
 			}
 		}
 	}
-	committed, err := kadm.NewClient(s.cl).FetchOffsets(ctx, s.application)
+	committed, err := groupOffsets(ctx, s.cl, s.application, false)
 	if err != nil {
-		return nil, kafka.Classify(err, "read the offsets of group %s", s.application)
+		return nil, err
 	}
 	var out []string
 	for _, m := range s.members {
@@ -300,7 +331,7 @@ func (s *sender) uncovered(ctx context.Context) ([]string, error) {
 			continue
 		}
 		for _, tp := range m.partitions {
-			if at, ok := committed.Lookup(tp.Topic, tp.Partition); ok && at.At >= 0 && len(holders[tp.String()]) == 0 {
+			if committed[tp].Found && len(holders[tp.String()]) == 0 {
 				out = append(out, fmt.Sprintf("no part has %s, which was on its way to another instance: take another savepoint", tp))
 			}
 		}

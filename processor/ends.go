@@ -179,7 +179,7 @@ func (r reads) beginRun(ctx context.Context, sources []topology.SourcePlan) (int
 			return facts.run(), err
 		}
 		if err == nil || !late || try == runTries {
-			return facts.run(), err
+			return facts.run(), kafka.Classify(err, "see which run this is")
 		}
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/snapshot"
-	"github.com/millweir/millweir/txn"
 )
 
 // forgetTimeout bounds the deletion of an application's state after a cancel.
@@ -139,13 +138,7 @@ func (f *forgetter) fence(ctx context.Context, instances []string) error {
 	if f.cfg.loose() {
 		return nil
 	}
-	ids := txn.Config{Kafka: kafka.Config{Brokers: f.cfg.Brokers, ClientID: f.Application, Logger: f.cfg.Logger, Extra: f.cfg.ClientOptions}, Application: f.Application, Timeout: f.cfg.TransactionTimeout}
-	for {
-		_, err := ids.FenceGone(ctx, instances, func(context.Context) ([]string, error) { return nil, f.alone(ctx) })
-		if !kafka.IsRetriable(err) || sleep(ctx, goneRetry) != nil {
-			return err
-		}
-	}
+	return f.endOpen(ctx, instances, f.alone)
 }
 
 // commit makes the plan true, for all partitions or none.
@@ -200,12 +193,15 @@ func sameStore(ctx context.Context, st snapshot.Storage, committed map[element.T
 
 // groupOffsets gives all that a group has committed. stable waits for open transactions.
 func groupOffsets(ctx context.Context, cl *kgo.Client, group string, stable bool) (map[element.TopicPartition]kafka.Committed, error) {
-	all, err := kadm.NewClient(cl).FetchOffsets(ctx, group)
+	var all kadm.OffsetResponses
+	err := kafka.Again(ctx, cl, func(ctx context.Context) (err error) {
+		if all, err = kadm.NewClient(cl).FetchOffsets(ctx, group); err == nil {
+			err = all.Error()
+		}
+		return err
+	})
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, nil
-	}
-	if err == nil {
-		err = all.Error()
 	}
 	if err != nil {
 		return nil, kafka.Classify(err, "read the offsets of group %s", group)

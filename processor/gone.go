@@ -70,7 +70,7 @@ func (c committer) FenceGone(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, goneWait)
 	defer cancel()
 	ids, err := c.s.fenceGone(bounded)
-	for kafka.IsRetriable(err) && sleep(bounded, goneRetry) == nil {
+	for kafka.IsRetriable(err) && !kafka.IsUndialled(err) && sleep(bounded, goneRetry) == nil {
 		var more []string
 		more, err = c.s.fenceGone(bounded)
 		ids = append(ids, more...)

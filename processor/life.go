@@ -24,7 +24,7 @@ func (r *reads) beginLife(ctx context.Context) error {
 			r.life = lifeOf(committed)
 			return nil
 		}
-		if !kafka.IsRetriable(err) {
+		if !kafka.IsRetriable(err) || kafka.IsUnreachable(err) { // a broker that answers says what it waits for; the others had their time
 			return err
 		}
 		if sleep(ctx, goneRetry) != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/internal/kafka"
 )
 
 // othersLast is how much longer than its session a member may be seen that was stopped.
@@ -31,7 +32,11 @@ func (s *service) others(ctx context.Context) ([]engine.Member, error) {
 // cannot be seen may be alive. One that does not exist has nobody in it.
 func (s *service) members(ctx context.Context) ([]kadm.DescribedGroupMember, error) {
 	app := s.plan.Application
-	groups, err := kadm.NewClient(s.reads.cl).DescribeGroups(ctx, app)
+	var groups kadm.DescribedGroups
+	err := kafka.Again(ctx, s.reads.cl, func(ctx context.Context) (err error) {
+		groups, err = kadm.NewClient(s.reads.cl).DescribeGroups(ctx, app)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
+	"github.com/millweir/millweir/txn"
 )
 
 // Reset is what a reset of an application deletes: the next start is as the first one. Inputs, outputs and savepoints stay.
@@ -105,16 +106,11 @@ func noMembers(ctx context.Context, cl *kgo.Client, application string) error {
 func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
 	adm := kadm.NewClient(cl)
 	for _, g := range []string{r.Application, endsGroup(r.Application)} {
-		offsets, err := adm.FetchOffsets(ctx, g)
-		if errors.Is(err, kerr.GroupIDNotFound) {
-			continue
-		}
+		offsets, err := groupOffsets(ctx, cl, g, false)
 		if err != nil {
-			return kafka.Classify(err, "read the offsets of group %s", g)
+			return err
 		}
-		n := 0
-		offsets.Each(func(kadm.OffsetResponse) { n++ })
-		if n > 0 {
+		if n := len(offsets); n > 0 {
 			r.Groups, r.Offsets = append(r.Groups, g), r.Offsets+n
 		}
 	}
@@ -155,7 +151,8 @@ func (r *Reset) withStorage(f func(snapshot.Storage) error) error {
 	return errors.Join(f(st), st.Close())
 }
 
-// Do deletes. The offsets go first, and the broker itself refuses that when somebody has joined the group meanwhile. When it is
+// Do deletes. Before, what the application's instances have left open is ended: nothing names them afterwards, and readers would
+// wait for the timeout of their transactions. The offsets go first, and the broker itself refuses that when somebody has joined the group meanwhile. When it is
 // interrupted, another reset does the rest; a start in between is refused, since the offsets do not match the checkpoints.
 func (r *Reset) Do(ctx context.Context) error {
 	if _, err := os.Stat(r.cfg.DataDir); err == nil {
@@ -171,6 +168,9 @@ func (r *Reset) Do(ctx context.Context) error {
 	}
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
+	if err := r.endLeft(ctx, cl); err != nil {
+		return err
+	}
 	if err := r.deleteGroups(ctx, cl, adm); err != nil {
 		return err
 	}
@@ -198,6 +198,32 @@ func (r *Reset) Do(ctx context.Context) error {
 	return nil
 }
 
+// endLeft ends what instances that are gone have left open. Who may not do that leaves it to the timeout.
+func (r *Reset) endLeft(ctx context.Context, cl *kgo.Client) error {
+	bounded, cancel := context.WithTimeout(ctx, forgetTimeout)
+	defer cancel()
+	err := r.endOpen(bounded, r.holdings.Instances, func(ctx context.Context) error { return noMembers(ctx, cl, r.Application) })
+	switch {
+	case kafka.IsDenied(err):
+		r.cfg.Logger.Warn("could not end the transactions of instances that are gone: readers may wait for their timeout", "error", err)
+		return nil
+	case err != nil && fault.CodeOf(err) != fault.GroupActive:
+		return fmt.Errorf("nothing is deleted: %w", err)
+	}
+	return err
+}
+
+// endOpen ends the transactions of the instances. alone is an error when somebody is in the group.
+func (r *Reset) endOpen(ctx context.Context, instances []string, alone func(context.Context) error) error {
+	ids := txn.Config{Kafka: kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application, Logger: r.cfg.Logger, Extra: r.cfg.ClientOptions}, Application: r.Application, Timeout: r.cfg.TransactionTimeout}
+	for {
+		_, err := ids.FenceGone(ctx, instances, func(ctx context.Context) ([]string, error) { return nil, alone(ctx) })
+		if !kafka.IsRetriable(err) || sleep(ctx, goneRetry) != nil {
+			return err
+		}
+	}
+}
+
 func (r *Reset) deleteGroups(ctx context.Context, cl *kgo.Client, adm *kadm.Client) error {
 	// That of the application is deleted also when it has no offsets: that is the broker's word that nobody is in it.
 	groups := r.Groups
@@ -205,10 +231,13 @@ func (r *Reset) deleteGroups(ctx context.Context, cl *kgo.Client, adm *kadm.Clie
 		groups = append([]string{r.Application}, groups...)
 	}
 	for _, g := range groups {
-		deleted, err := adm.DeleteGroups(ctx, g)
-		if err == nil {
-			err = deleted[g].Err
-		}
+		err := kafka.Again(ctx, cl, func(ctx context.Context) error {
+			deleted, err := adm.DeleteGroups(ctx, g)
+			if err == nil {
+				err = deleted[g].Err
+			}
+			return err
+		})
 		switch {
 		case err == nil, errors.Is(err, kerr.GroupIDNotFound):
 		case errors.Is(err, kerr.NonEmptyGroup):

@@ -6,8 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/internal/kafka"
 )
@@ -47,12 +48,8 @@ func (c Config) FenceGone(ctx context.Context, instances []string, living func(c
 	defer cl.Close()
 	listing, stop := half(ctx)
 	defer stop()
-	listed, missed := kadm.NewClient(cl).ListTransactions(listing, nil, unfinished)
-	missed = kafka.Classify(missed, "list the open transactions") // of some brokers perhaps: what the others say is ended
-	open := listed.Sorted()
-	open = slices.DeleteFunc(open, func(t kadm.ListedTransaction) bool {
-		return owner[t.TxnID] == "" || !slices.Contains(unfinished, t.State) // an old broker may ignore the filter
-	})
+	open, missed := listOpen(listing, cl)
+	open = slices.DeleteFunc(open, func(id string) bool { return owner[id] == "" })
 	if len(open) == 0 {
 		return nil, missed
 	}
@@ -61,16 +58,43 @@ func (c Config) FenceGone(ctx context.Context, instances []string, living func(c
 		return nil, fmt.Errorf("see which instances live: %w", err)
 	}
 	var fenced []string
-	for _, t := range open {
-		if slices.Contains(alive, owner[t.TxnID]) {
+	for _, id := range open {
+		if slices.Contains(alive, owner[id]) {
 			continue
 		}
-		if err := c.fenceID(ctx, t.TxnID); err != nil {
-			return fenced, fmt.Errorf("end the transaction of %s: %w", t.TxnID, err)
+		if err := c.fenceID(ctx, id); err != nil {
+			return fenced, fmt.Errorf("end the transaction of %s: %w", id, err)
 		}
-		fenced = append(fenced, t.TxnID)
+		fenced = append(fenced, id)
 	}
 	return fenced, missed
+}
+
+// listOpen gives the transactional ids that have something open, sorted, and why that may not be all: what some brokers do not
+// tell does not keep back what the others do, whatever their reason is. Among reasons one that may pass is preferred.
+func listOpen(ctx context.Context, cl *kgo.Client) (open []string, missed error) {
+	req := kmsg.NewPtrListTransactionsRequest()
+	req.StateFilters = unfinished
+	for _, part := range cl.RequestSharded(ctx, req) {
+		err := part.Err
+		resp, ok := part.Resp.(*kmsg.ListTransactionsResponse)
+		if err == nil && ok {
+			err = kerr.ErrorForCode(resp.ErrorCode)
+		}
+		if err != nil {
+			if missed == nil || kafka.IsDenied(missed) {
+				missed = fmt.Errorf("broker %d: %w", part.Meta.NodeID, err)
+			}
+			continue
+		}
+		for _, t := range resp.TransactionStates {
+			if slices.Contains(unfinished, t.TransactionState) { // an old broker may ignore the filter
+				open = append(open, t.TransactionalID)
+			}
+		}
+	}
+	slices.Sort(open)
+	return slices.Compact(open), kafka.Classify(missed, "list the open transactions")
 }
 
 // half gives the half of the time that ctx has. A broker that is gone is waited for as long as there is time, and what the
@@ -87,17 +111,17 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 func (c Config) fenceOwn(ctx context.Context, cl *kgo.Client) error {
 	listing, stop := half(ctx)
 	defer stop()
-	listed, missed := kadm.NewClient(cl).ListTransactions(listing, nil, unfinished)
+	open, missed := listOpen(listing, cl)
 	for slot := range maxSlots {
-		t, ok := listed[TransactionalID(c.Application, c.Instance, slot)]
-		if !ok || !slices.Contains(unfinished, t.State) {
+		id := TransactionalID(c.Application, c.Instance, slot)
+		if !slices.Contains(open, id) {
 			continue
 		}
-		if err := c.fenceID(ctx, t.TxnID); err != nil {
-			return fmt.Errorf("end the transaction of %s: %w", t.TxnID, err)
+		if err := c.fenceID(ctx, id); err != nil {
+			return fmt.Errorf("end the transaction of %s: %w", id, err)
 		}
 	}
-	return kafka.Classify(missed, "list the open transactions")
+	return missed
 }
 
 func (c Config) fenceID(ctx context.Context, id string) error {

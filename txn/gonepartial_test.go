@@ -24,7 +24,8 @@ func TestWhatSomeBrokersListIsEndedThoughAnotherDoesNotAnswer(t *testing.T) {
 		answer *kerr.Error
 		tells  []error
 	}{
-		"it fails": {kerr.UnknownServerError, []error{kerr.UnknownServerError}},
+		"it fails":   {kerr.UnknownServerError, []error{kerr.UnknownServerError}},
+		"it refuses": {kerr.ClusterAuthorizationFailed, []error{kerr.ClusterAuthorizationFailed}},
 		// It is asked again until half of the time is over, and then the error is that of the last answer, or says that there is
 		// none to the last question.
 		"it is not ready": {kerr.CoordinatorLoadInProgress, []error{kerr.CoordinatorLoadInProgress, context.DeadlineExceeded}},

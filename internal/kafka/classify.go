@@ -14,10 +14,15 @@ import (
 )
 
 // IsRetriable says that the same request may succeed when it is sent again: the coordinator moved or is loading, a
-// connection broke, a transaction is still being completed.
+// connection broke or could not be opened, a transaction is still being completed. Whoever goes by it sets a limit: a broker
+// that cannot be reached may never come back.
 func IsRetriable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, kgo.ErrClientClosed):
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+		return false
+	case IsUndialled(err): // also one that took too long, which passes for the end of a context
+		return true
+	case errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, kerr.ConcurrentTransactions):
 		return true
@@ -65,6 +70,13 @@ func IsFenced(err error) bool {
 
 // IsInstanceFenced says that another member joined the group with the same static instance id.
 func IsInstanceFenced(err error) bool { return errors.Is(err, kerr.FencedInstanceID) }
+
+// IsUndialled says that no connection to a broker could be opened: it has died, say, and another one will have its place. Its
+// name may be gone with it.
+func IsUndialled(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
 
 // IsUnreachable says that no connection to a broker could be opened or that it broke before it was of use.
 func IsUnreachable(err error) bool {

@@ -34,28 +34,28 @@ var ErrUnstable = errors.New("have commits in an open transaction")
 
 // StableOffsets reads the committed offsets of exactly these partitions once no open transaction can still change
 // them: while the broker says UNSTABLE_OFFSET_COMMIT it asks again, after 20 ms rising to 250 ms, until ctx ends. Errors
-// that may pass are borne for 30 s in a row. The result has every asked partition.
+// that may pass are borne for 30 s in a row, 10 s while no broker answers. The result has every asked partition.
 func StableOffsets(ctx context.Context, cl *kgo.Client, group string, tps []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
 	out := make(map[element.TopicPartition]Committed, len(tps))
-	wait, todo, answered := stableFirst, tps, time.Now()
+	wait, todo := stableFirst, tps
 	for len(todo) > 0 {
-		unstable, err := fetchStable(ctx, cl, group, todo, out)
+		err := Again(ctx, cl, func(ctx context.Context) error {
+			unstable, err := fetchStable(ctx, cl, group, todo, out)
+			if err == nil {
+				todo = unstable
+			}
+			return err
+		})
 		switch {
-		case err == nil:
-			todo, answered = unstable, time.Now()
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return nil, fmt.Errorf("read the offsets of group %s: %w", group, err)
-		case !IsRetriable(err), time.Since(answered) > requestRetryTime:
+		case err != nil:
 			return nil, Classify(err, "read the offsets of group %s", group)
-		}
-		if len(todo) == 0 {
-			break
+		case len(todo) == 0:
+			return out, nil
 		}
 		if serr := sleep(ctx, wait); serr != nil {
-			if err == nil {
-				err = fmt.Errorf("%d partitions %w, first %v", len(todo), ErrUnstable, todo[0])
-			}
-			return nil, fmt.Errorf("read the offsets of group %s: %w (%w)", group, serr, err)
+			return nil, fmt.Errorf("read the offsets of group %s: %w (%d partitions %w, first %v)", group, serr, len(todo), ErrUnstable, todo[0])
 		}
 		wait = min(stableMost, wait*2)
 	}

@@ -74,22 +74,15 @@ func positions(ctx context.Context, cl *kgo.Client, tps []element.TopicPartition
 			return nil, fault.Stopf(fault.UnknownTopic, "partition %v does not exist: topic %s has %d partitions", tp, tp.Topic, known[tp.Topic].Partitions)
 		}
 	}
-	bounded, cancel := context.WithTimeout(ctx, requestRetryTime)
-	defer cancel()
-	wait, adm := stableFirst, kadm.NewClient(cl)
-	for {
-		err := listInto(bounded, adm, tps, known, list, out)
-		if err == nil {
-			return out, nil
-		}
-		if !IsRetriable(err) {
-			return nil, Classify(err, "read the %s offsets of %v", kind, topics)
-		}
-		if serr := sleep(bounded, wait); serr != nil {
-			return nil, fmt.Errorf("read the %s offsets of %v: %w (%w)", kind, topics, serr, err)
-		}
-		wait = min(stableMost, wait*2)
+	adm := kadm.NewClient(cl)
+	err = Again(ctx, cl, func(ctx context.Context) error { return listInto(ctx, adm, tps, known, list, out) })
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("read the %s offsets of %v: %w", kind, topics, err)
+	case err != nil:
+		return nil, Classify(err, "read the %s offsets of %v", kind, topics)
 	}
+	return out, nil
 }
 
 // describePartitions waits a second for partitions that are not there: not every broker knows at once of those that were

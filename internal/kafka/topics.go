@@ -48,7 +48,11 @@ func describeTopics(ctx context.Context, cl *kgo.Client, names []string, grace t
 	}
 	start := time.Now()
 	for {
-		listed, err := freshMetadata(ctx, cl, names)
+		var listed map[string]kmsg.MetadataResponseTopic
+		err := Again(ctx, cl, func(ctx context.Context) (err error) {
+			listed, err = freshMetadata(ctx, cl, names)
+			return err
+		})
 		if err != nil {
 			return nil, Classify(err, "read the metadata of topics %v", names)
 		}
@@ -265,7 +269,11 @@ func leastOfBrokers(ctx context.Context, cl *kgo.Client, key string, from, most 
 
 // TopicNames gives the names of all topics that this client may see, sorted, without internal ones.
 func TopicNames(ctx context.Context, cl *kgo.Client) ([]string, error) {
-	listed, err := kadm.NewClient(cl).ListTopics(ctx) // without internal ones
+	var listed kadm.TopicDetails
+	err := Again(ctx, cl, func(ctx context.Context) (err error) {
+		listed, err = kadm.NewClient(cl).ListTopics(ctx) // without internal ones
+		return err
+	})
 	if err != nil {
 		return nil, Classify(err, "list the topics of the cluster")
 	}

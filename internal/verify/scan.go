@@ -59,12 +59,12 @@ func newScanner(ctx context.Context, cl *kgo.Client, topic string, id [16]byte, 
 	s := &scanner{cl: cl, topic: topic, id: id, stalled: stalled, leaders: map[int32]int32{}}
 	s.pool.New = func() any { return &batch{items: make([]item, 0, batchItems)} }
 	adm := kadm.NewClient(cl)
-	ends, err := adm.ListCommittedOffsets(ctx, topic)
-	if err = errors.Join(err, ends.Error()); err != nil {
+	ends, err := listed(ctx, cl, adm.ListCommittedOffsets, topic)
+	if err != nil {
 		return nil, kafka.Classify(err, "read the end of topic %s", topic)
 	}
-	starts, err := adm.ListStartOffsets(ctx, topic)
-	if err = errors.Join(err, starts.Error()); err != nil {
+	starts, err := listed(ctx, cl, adm.ListStartOffsets, topic)
+	if err != nil {
 		return nil, kafka.Classify(err, "read the start of topic %s", topic)
 	}
 	for p, end := range ends[topic] {
@@ -79,10 +79,21 @@ func newScanner(ctx context.Context, cl *kgo.Client, topic string, id [16]byte, 
 	return s, s.refresh(ctx)
 }
 
+// listed asks for an offset of every partition of a topic. A leader that has died is waited for until another one has its place.
+func listed(ctx context.Context, cl *kgo.Client, list func(context.Context, ...string) (kadm.ListedOffsets, error), topic string) (out kadm.ListedOffsets, err error) {
+	err = kafka.Again(ctx, cl, func(ctx context.Context) (err error) {
+		if out, err = list(ctx, topic); err == nil {
+			err = out.Error()
+		}
+		return err
+	})
+	return out, err
+}
+
 // open gives the number of offsets past the ends now: what transactions not finished keep back, and what is new.
 func (s *scanner) open(ctx context.Context) (int64, error) {
-	high, err := kadm.NewClient(s.cl).ListEndOffsets(ctx, s.topic)
-	if err = errors.Join(err, high.Error()); err != nil {
+	high, err := listed(ctx, s.cl, kadm.NewClient(s.cl).ListEndOffsets, s.topic)
+	if err != nil {
 		return 0, kafka.Classify(err, "read the end of topic %s", s.topic)
 	}
 	stable := map[int32]int64{}

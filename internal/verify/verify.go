@@ -159,8 +159,14 @@ func (v *verifier) open(ctx context.Context, cl *kgo.Client) error {
 	if v.cfg.Group == "" {
 		return nil
 	}
-	committed, err := kadm.NewClient(cl).FetchOffsets(ctx, v.cfg.Group)
-	if err = errors.Join(err, committed.Error()); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	var committed kadm.OffsetResponses
+	err = kafka.Again(ctx, cl, func(ctx context.Context) (err error) {
+		if committed, err = kadm.NewClient(cl).FetchOffsets(ctx, v.cfg.Group); err == nil {
+			err = committed.Error()
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return kafka.Classify(err, "read the offsets of group %s", v.cfg.Group)
 	}
 	v.report.GroupLag = 0
