@@ -10,8 +10,10 @@ import (
 )
 
 const (
-	nameRule  = "a name matches ^[A-Za-z0-9._-]{1,128}$"
-	topicRule = "a topic name matches ^[A-Za-z0-9._-]{1,249}$ and is not . or .."
+	// reservedName is the file in a checkpoint directory beside the directories of its applications.
+	reservedName = "millweir-store-id"
+	nameRule     = "a name matches ^[A-Za-z0-9._-]{1,128}$"
+	topicRule    = "a topic name matches ^[A-Za-z0-9._-]{1,249}$ and is not . or .."
 	// nodesMax bounds the sources, steps and sinks of one topology.
 	nodesMax = 4096
 )
@@ -178,6 +180,9 @@ func (b *Builder) check() []Problem {
 	}
 	if !validName(b.application) {
 		note("application", b.application, "%s", nameRule)
+	}
+	if b.application == reservedName {
+		note("application", b.application, "the name is reserved: every checkpoint directory has a file of this name")
 	}
 	if len(b.sources) == 0 {
 		note("application", b.application, "there is no source")

@@ -200,3 +200,11 @@ func TestPolicyAndStartNames(t *testing.T) {
 	require.Equal(t, "committed earliest latest", topology.Committed().String()+" "+topology.Earliest().String()+" "+topology.Latest().String())
 	require.Equal(t, topology.Start{}, topology.Committed())
 }
+
+func TestTheNameOfTheStoreIDIsReserved(t *testing.T) {
+	b := topology.New("millweir-store-id")
+	topology.ToTopic(topology.FromTopic(b, "in", "in", serde.String(), serde.String()), "out", "out", serde.String(), serde.String())
+	_, err := b.Plan()
+	require.ErrorContains(t, err, `application "millweir-store-id": the name is reserved`)
+	require.Equal(t, fault.BadFile, fault.CodeOf(err))
+}

@@ -77,6 +77,9 @@ func (f *storeFlags) parse(cmd *cobra.Command, args []string) error {
 
 // open opens the directory to look only.
 func (f *storeFlags) open(cmd *cobra.Command) (*snapshot.Repository, error) {
+	if err := asPath(&f.dir); err != nil {
+		return nil, err
+	}
 	if f.file != "" {
 		svc, err := load(cmd, f.file, f.set)
 		if err != nil {

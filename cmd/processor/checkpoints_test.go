@@ -349,6 +349,24 @@ func newer(b []byte) []byte {
 	return b
 }
 
+// TestADirectoryMayBeAFileURL: also with one slash, which is no directory of that name.
+func TestADirectoryMayBeAFileURL(t *testing.T) {
+	s := newCheckpointStore(t)
+	for _, url := range []string{"file://" + s.dir, "file:" + s.dir} {
+		code, stdout, stderr := s.look("list", "--dir", url)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "4-0000000000000abc")
+	}
+	for _, url := range []string{"s3://bucket/x", "hdfs:/x", "file:x"} {
+		for _, args := range [][]string{{"checkpoints", "list", "--dir", url}, {"savepoint", "list", "--dir", url}, {"run", "no.yaml", "--from", url}} {
+			code, _, stderr := cli(t, args...)
+			require.Equal(t, 2, code, "%s: %s", args, stderr)
+			require.Contains(t, stderr, url)
+			require.Contains(t, stderr, "file:///directory")
+		}
+	}
+}
+
 func TestCheckpointsListMarksWhatTheGroupNames(t *testing.T) {
 	s := newCheckpointStore(t)
 	b := startBroker(t)

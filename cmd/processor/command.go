@@ -15,6 +15,7 @@ import (
 	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/config"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/rules"
 	"github.com/millweir/millweir/processor"
 )
 
@@ -139,14 +140,23 @@ func (f *sendFlags) report(out io.Writer, o processor.Outcome, done func(process
 
 // placeOf makes a directory that was named on the command line absolute: the instances have working directories of their own.
 func placeOf(dir string) (string, error) {
-	if dir == "" || strings.Contains(dir, "://") {
-		return dir, nil
+	if err := asPath(&dir); err != nil || dir == "" {
+		return "", err
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fault.Stopf(fault.Usage, "%s: %w", dir, err)
 	}
 	return abs, nil
+}
+
+// asPath makes a path of a directory that was named on the command line, as a path or as a file URL.
+func asPath(dir *string) error {
+	if text := rules.Dir(*dir); text != "" {
+		return fault.Stopf(fault.Usage, "directory %q %s", *dir, text)
+	}
+	*dir = rules.DirOf(*dir)
+	return nil
 }
 
 // unsaid stands for the savepoint directory that each instance has for itself.

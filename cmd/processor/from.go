@@ -34,8 +34,11 @@ func (f *startFlags) check(recovering bool) error {
 		return fault.Stopf(fault.Usage, "--claim-mode %q: no-claim or claim", f.claimMode)
 	}
 	f.claimMode = string(mode)
-	for _, path := range f.from {
-		if _, err := snapshot.SavepointPath(path); err != nil {
+	for i := range f.from {
+		if err := asPath(&f.from[i]); err != nil {
+			return fmt.Errorf("--from: %w", err)
+		}
+		if _, err := snapshot.SavepointPath(f.from[i]); err != nil {
 			return fault.Stopf(fault.Usage, "--from: %w", err)
 		}
 	}

@@ -103,6 +103,9 @@ not to be read for lack of the right to, are listed with the reason beside the o
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		application := ""
+		if err := asPath(&dir); err != nil {
+			return err
+		}
 		if len(args) > 0 {
 			svc, err := load(cmd, args[0], set)
 			if err != nil {

@@ -18,6 +18,17 @@ func Name(s string) string {
 	return ""
 }
 
+// storeID is the file in a checkpoint directory beside the directories of its applications.
+const storeID = "millweir-store-id"
+
+// Application gives what keeps a text from being the name of an application.
+func Application(s string) string {
+	if s == storeID {
+		return "is reserved: every checkpoint directory has a file of this name beside the directories of its applications"
+	}
+	return Name(s)
+}
+
 // Broker gives what keeps a text from being the address of a broker.
 func Broker(s string) string {
 	host, port, err := net.SplitHostPort(s)
@@ -63,13 +74,23 @@ func Token(s string) string {
 
 const notPath = "is not a path of a directory on this machine"
 
+// urlPattern is what a URL begins with: file:///a, and file:/a as well, which is the same.
+var urlPattern = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):/|^(file):`)
+
+// schemeOf gives the scheme of a URL, "" for a path.
+func schemeOf(s string) string {
+	if m := urlPattern.FindStringSubmatch(s); m != nil {
+		return strings.ToLower(m[1] + m[2])
+	}
+	return ""
+}
+
 // Dir gives what keeps a text from being a directory, written as a path or as a file URL.
 func Dir(s string) string {
-	scheme, _, isURL := strings.Cut(s, "://")
-	switch {
+	switch scheme := schemeOf(s); {
 	case strings.ContainsRune(s, 0):
 		return notPath
-	case !isURL:
+	case scheme == "" && !strings.Contains(s, "://"):
 		return ""
 	case scheme != "file":
 		return "is not available yet; allowed: a directory, or file:///directory"
@@ -82,7 +103,7 @@ func Dir(s string) string {
 
 // DirOf gives the path that a directory means which Dir accepts.
 func DirOf(s string) string {
-	if !strings.HasPrefix(s, "file://") {
+	if schemeOf(s) != "file" {
 		return s
 	}
 	u, err := url.Parse(s)
@@ -94,7 +115,7 @@ func DirOf(s string) string {
 
 // Path gives what keeps a text from being a path.
 func Path(s string) string {
-	if strings.ContainsRune(s, 0) || strings.Contains(s, "://") {
+	if strings.ContainsRune(s, 0) || strings.Contains(s, "://") || schemeOf(s) != "" {
 		return notPath
 	}
 	return ""

@@ -46,13 +46,17 @@ func TestForms(t *testing.T) {
 		require.Equal(t, good, Token(s) == "", s)
 		require.NotContains(t, Token(s), s)
 	}
-	for s, dir := range map[string]string{"d": "d", "/d": "/d", "file:///d%20e": "/d e"} {
+	for s, dir := range map[string]string{"d": "d", "/d": "/d", "file:///d%20e": "/d e", "file:/d": "/d", "FILE:///d": "/d", "c:/d": "c:/d", "a:b/c": "a:b/c"} {
 		require.Empty(t, Dir(s))
 		require.Equal(t, dir, DirOf(s))
 	}
-	for _, s := range []string{"s3://b/x", "file://host/d", "file:///d?q", "file:///d#f", "d\x00"} {
+	for _, s := range []string{"s3://b/x", "file://host/d", "file:///d?q", "file:///d#f", "d\x00", "file:d", "file:", "s3:/b/x", "hdfs:///x"} {
 		require.NotEmpty(t, Dir(s), s)
 	}
 	require.Empty(t, Path("a/b"))
 	require.NotEmpty(t, Path("file:///a"))
+	require.NotEmpty(t, Path("file:/a"))
+	require.Empty(t, Application("orders"))
+	require.Contains(t, Application("millweir-store-id"), "reserved")
+	require.NotEmpty(t, Application(".."))
 }
