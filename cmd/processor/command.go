@@ -39,7 +39,7 @@ func (f *sendFlags) add(cmd *cobra.Command, timeout time.Duration) {
 	fs := cmd.Flags()
 	fs.StringArrayVar(&f.set, "set", nil, "`PATH=VALUE` of a setting of the file, as in run; may be repeated")
 	fs.StringVar(&f.admin, "admin", "", "command only the instance whose admin listener is at `HOST:PORT`, or here for the one that runs with the file's data-dir")
-	fs.DurationVar(&f.timeout, "timeout", timeout, "how long replies are waited for")
+	fs.DurationVar(&f.timeout, "timeout", timeout, "how long the command may take with all that it waits for")
 	f.output = addOutput(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 || len(args) == 0 && f.admin != "" && f.admin != adminHere {
