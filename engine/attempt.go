@@ -55,19 +55,20 @@ type attempt struct {
 	sink   Sink
 	stopIn context.CancelFunc // stops the source alone
 
-	co       *checkpoint.Coordinator
-	pending  []*pending              // the checkpoints in flight, oldest first
-	released *step                   // the last change of what is held back: behind the last committed barrier it has flowed on
-	resuming <-chan struct{}         // closed unless barriers are being taken back
-	last     *snapshot.RootRef       // newest committed root of this instance
-	origin   []snapshot.SavepointRef // that the state began with
-	originAt element.CheckpointID    // of the root that says it
-	imports  bool                    // tasks come from the savepoint, and nothing of them is committed yet
-	claiming bool
-	merge    mergeState
-	startID  element.CheckpointID // names what is merged at the start; no checkpoint has it
-	events   chan event
-	wg       sync.WaitGroup // everything the attempt starts
+	co        *checkpoint.Coordinator
+	pending   []*pending              // the checkpoints in flight, oldest first
+	released  *step                   // the last change of what is held back: behind the last committed barrier it has flowed on
+	resuming  <-chan struct{}         // closed unless barriers are being taken back
+	discarded <-chan struct{}         // closed when the files of all checkpoints that were given up are gone
+	last      *snapshot.RootRef       // newest committed root of this instance
+	origin    []snapshot.SavepointRef // that the state began with
+	originAt  element.CheckpointID    // of the root that says it
+	imports   bool                    // tasks come from the savepoint, and nothing of them is committed yet
+	claiming  bool
+	merge     mergeState
+	startID   element.CheckpointID // names what is merged at the start; no checkpoint has it
+	events    chan event
+	wg        sync.WaitGroup // everything the attempt starts
 	// distrust: a file is missing, and it may be one of a merged run.
 	distrust atomic.Bool
 }
@@ -173,6 +174,7 @@ func (a *attempt) prepare() error {
 	if err != nil {
 		return err
 	}
+	a.cleanFailed(in.facts)
 	if len(a.due()) > 0 {
 		a.lastID++
 		a.startID = a.lastID
@@ -286,6 +288,7 @@ func (a *attempt) tearDown() {
 		a.sink.Discard()
 	}
 	a.wg.Wait()
+	a.discardPending()
 	if a.source != nil {
 		a.source.Close()
 	}

@@ -66,6 +66,7 @@
 //	held.go                             what is held back behind barriers: let go, or taken back
 //	states.go                           which states are open
 //	merge.go, renew.go                  long chains, those that cannot be merged
+//	failed.go                           the files of checkpoints that failed
 //	control.go                          what is asked from outside: status, checkpoints, savepoints
 //	task.go, inbox.go, feeder.go        one task and the way to it
 //	timing.go, flow.go                  timers and the end of a task; what is on its way in an attempt

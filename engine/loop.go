@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -32,6 +33,8 @@ type pending struct {
 	stop       func()          // ends the workers
 	sealing    <-chan struct{} // closed at the end of the flush; nil before it
 	stopSeal   func()          // ends the flush, and the transaction with it
+	writers    sync.WaitGroup  // of files
+	permitted  bool            // its commit has begun
 }
 
 // loop executes the coordinator's actions until one ends the attempt.
@@ -281,6 +284,7 @@ func (a *attempt) abandon(act checkpoint.Abandon) {
 		if p := a.inFlight(id); p != nil {
 			p.stop()
 			a.renewLater(p)
+			a.discardLater(p)
 			if p.sealing != nil {
 				sealing = append(sealing, p.sealing)
 			}

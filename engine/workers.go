@@ -52,9 +52,15 @@ func (a *attempt) persist(id element.CheckpointID) {
 		before = append(before, a.tasks[tid].committed.RunBytes())
 		deltas = append(deltas, a.delta(p, tid, ack))
 	}
-	name, store, cut, why := p.name, a.r.ports.Checkpoints, a.savepointsOf(p), a.whyRenewed(p)
+	name, store, cut, why, room := p.name, a.r.ports.Checkpoints, a.savepointsOf(p), a.whyRenewed(p), a.discarded
+	p.writers.Add(1)
 	a.worker(p, func(ctx context.Context) event {
+		defer p.writers.Done()
 		e := event{kind: evPersisted, id: id, runs: map[element.TaskID]snapshot.Persisted{}}
+		select {
+		case <-room: // what was given up may take the room that this needs
+		case <-ctx.Done():
+		}
 		written, err := store.Persist(ctx, name, deltas)
 		torn := false
 		for i, f := range all { // before the savepoints: what they cannot read is not missing here
@@ -189,7 +195,9 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 	}
 	p.root = root
 	store := a.r.ports.Checkpoints
+	p.writers.Add(1)
 	a.worker(p, func(ctx context.Context) event {
+		defer p.writers.Done()
 		ref, err := store.WriteRoot(ctx, root)
 		if fault.CodeOf(err) == fault.Corrupt {
 			// A file of the chain is gone: see noteLost.
@@ -226,6 +234,7 @@ func (t *owned) starts() bool { return t.fresh && !t.fed }
 func (a *attempt) commit(act checkpoint.CommitAction) error {
 	failpoint.Hit(failpoint.PermitAfter)
 	p := a.inFlight(act.ID)
+	p.permitted = true
 	c := checkpoint.Commit{Name: p.name, Permit: act.Permit}
 	for _, id := range a.order {
 		t := a.tasks[id]

@@ -74,6 +74,12 @@ type cleaner struct {
 	ids    map[lineage][]element.CheckpointID
 	newest element.CheckpointID // that this process committed
 	report CleanReport
+
+	// started: CleanFailed. handles has the id that the committed handle of each task names, here that of the newest committed
+	// root of this directory.
+	started bool
+	handles map[lineage]element.CheckpointID
+	here    map[lineage]element.CheckpointID
 }
 
 type cleanRoot struct {
@@ -86,7 +92,7 @@ func (r *Repository) newCleaner(ctx context.Context) (*cleaner, error) {
 	inv, err := r.inventory(ctx)
 	return &cleaner{
 		r: r, ctx: ctx, first: inv, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{},
-		ids: map[lineage][]element.CheckpointID{},
+		ids: map[lineage][]element.CheckpointID{}, here: map[lineage]element.CheckpointID{},
 	}, err
 }
 
@@ -119,10 +125,14 @@ func (c *cleaner) judgeCommitted() {
 	}
 	for path := range c.committed {
 		r := c.roots[path]
+		mine := parseFilePath(path).dir == c.r.dir
 		for id := range r.root.sourceTasks() {
 			c.ids[id] = append(c.ids[id], r.ref.Name.ID)
+			if mine {
+				c.here[id] = max(c.here[id], r.ref.Name.ID)
+			}
 		}
-		if parseFilePath(path).dir == c.r.dir && c.r.writes(r.ref.Name) {
+		if mine && c.r.writes(r.ref.Name) {
 			c.newest = max(c.newest, r.ref.Name.ID)
 		}
 	}
@@ -142,8 +152,14 @@ func (c *cleaner) judgeOwn() {
 			path := p.String()
 			mine[path] = true
 			switch retained := c.retained(path); {
+			case c.roots[path].root == nil: // discarded meanwhile
 			case retained:
 				c.report.Retained = append(c.report.Retained, p.name)
+				c.need(path)
+			case c.started && !c.dead(p):
+				c.need(path)
+			case c.failed(path):
+			case c.started && !c.outlived(path):
 				c.need(path)
 			case c.r.writes(p.name) && p.name.ID >= c.newest, !c.r.owns(p.name), c.unsettled(path), c.otherCluster(path):
 				c.need(path)
@@ -221,7 +237,7 @@ func (c *cleaner) judgeFiles() *cleanPlan {
 		for _, f := range in.all {
 			p := parseFilePath(f.Name)
 			switch {
-			case c.needed[p.rootOfMarker().String()], c.r.writes(p.name) && p.name.ID > c.newest, !c.r.owns(p.name):
+			case c.needed[p.rootOfMarker().String()], !c.r.owns(p.name), c.inProgress(p):
 				c.report.KeptBytes += f.Length
 			default:
 				plan.add(p, f)

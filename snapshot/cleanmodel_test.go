@@ -39,20 +39,8 @@ func TestCleanersNeverTakeWhatTheGroupNeeds(t *testing.T) {
 	require.Positive(t, sum.DeletedGone)
 	require.Positive(t, sum.DirsGone)
 	require.Positive(t, sum.DeletedIdle)
-}
-
-type clusterStats struct{ Commits, Moves, Stops, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle int }
-
-func (s *clusterStats) add(o clusterStats) {
-	s.Commits += o.Commits
-	s.Moves += o.Moves
-	s.Stops += o.Stops
-	s.Cleans += o.Cleans
-	s.Refused += o.Refused
-	s.Deleted += o.Deleted
-	s.DeletedGone += o.DeletedGone
-	s.DirsGone += o.DirsGone
-	s.DeletedIdle += o.DeletedIdle
+	require.Positive(t, sum.DeletedFailed)
+	require.Positive(t, sum.Discarded)
 }
 
 const modelRetain = 2
@@ -255,11 +243,13 @@ func (c *cluster) step() {
 		pick(c, c.late)()
 	case n < 33:
 		c.merge(pick(c, alive))
-	case n < 45:
+	case n < 43:
 		c.clean(pick(c, c.procs))
-	case n < 52:
+	case n < 49:
 		c.cleanGone(pick(c, c.procs))
-	case n < 57:
+	case n < 55:
+		c.cleanFailed(pick(c, c.procs))
+	case n < 59:
 		c.cleanIdle(pick(c, c.procs))
 	default:
 		c.checkpoint(pick(c, alive), c.rng.IntN(5) > 0, c.rng.IntN(5) > 0)
@@ -310,7 +300,7 @@ func (c *cluster) checkpoint(p *proc, commit, mark bool) {
 	p.busy = true
 	defer func() { p.busy = false }()
 	p.last++
-	root := &Root{Name: c.name(p), Predecessor: p.pred}
+	root := &Root{Name: c.name(p), Predecessor: p.pred, ClusterID: "cluster-1"}
 	var deltas []TaskDelta
 	changes, epochs := map[element.TaskID]change{}, map[element.TaskID]int{}
 	for _, id := range c.tasks {
@@ -342,7 +332,15 @@ func (c *cluster) checkpoint(p *proc, commit, mark bool) {
 	for i, ref := range refs {
 		root.Tasks[i].Runs = deltas[i].Chain(root.Tasks[i].Runs, ref.Run)
 	}
+	if c.rng.IntN(20) == 0 {
+		c.discard(p, root.Name)
+		return
+	}
 	ref, err := p.r.WriteRoot(ctx, root)
+	if !commit && c.rng.IntN(2) == 0 {
+		c.discard(p, root.Name)
+		return
+	}
 	for id, epoch := range epochs {
 		commit = commit && c.epoch[id] == epoch && c.owner[id] == p
 	}
@@ -388,7 +386,7 @@ func (c *cluster) zombieWrites() {
 		return
 	}
 	p.last++
-	root := &Root{Name: c.name(p), Predecessor: p.pred}
+	root := &Root{Name: c.name(p), Predecessor: p.pred, ClusterID: "cluster-1"}
 	for _, id := range c.tasks {
 		if chain := p.runs(id); len(chain) > 0 && int(chainEnd(chain)) < p.last {
 			e := TaskEntry{Task: id, States: counts, Positions: []element.Position{position(id.Partition, int64(p.last))}, Runs: chain}

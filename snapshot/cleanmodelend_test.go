@@ -10,6 +10,24 @@ import (
 	"github.com/millweir/millweir/element"
 )
 
+type clusterStats struct {
+	Commits, Moves, Stops, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedFailed, Discarded int
+}
+
+func (s *clusterStats) add(o clusterStats) {
+	s.Commits += o.Commits
+	s.Moves += o.Moves
+	s.Stops += o.Stops
+	s.Cleans += o.Cleans
+	s.Refused += o.Refused
+	s.Deleted += o.Deleted
+	s.DeletedGone += o.DeletedGone
+	s.DirsGone += o.DirsGone
+	s.DeletedIdle += o.DeletedIdle
+	s.DeletedFailed += o.DeletedFailed
+	s.Discarded += o.Discarded
+}
+
 // finish lets one instance take over all and clean up, then looks at what is left.
 func (c *cluster) finish() {
 	c.quiet = true

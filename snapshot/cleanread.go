@@ -25,7 +25,7 @@ const collectTries = 8
 // If R is still in D when the listing comes to D, it is known. If not, D's owner has removed it: in a Clean after a commit
 // newer than R, and the root of its newest commit stays. That root is listed, so it was known, so it was there when D was
 // listed before; and R, being older, was too, and still, since it goes only after the present listing has begun. So R
-// is known.
+// is known. CleanFailed comes without a commit: it leaves R where no newer committed root of its tasks is in D; see outlived.
 //
 // With one directory only there is nothing between two of which a task could be missed.
 func (c *cleaner) collect(handles []RootRef) error {
@@ -72,7 +72,7 @@ func (c *cleaner) readAll(inv *inventory) (news int, err error) {
 				news++
 			}
 			if err := c.readOne(p, inv.marked[p.String()]); err != nil {
-				if in.dir != c.own && errors.Is(err, fs.ErrNotExist) && !c.committed[p.String()] {
+				if errors.Is(err, fs.ErrNotExist) && !c.committed[p.String()] && (in.dir != c.own || c.discards(inv, p)) {
 					continue // its own cleaner was faster
 				}
 				return news, err
@@ -88,6 +88,11 @@ func (c *cleaner) readAll(inv *inventory) (news int, err error) {
 		}
 	}
 	return news, nil
+}
+
+// discards reports whether Discard may remove a root of this directory while it is read.
+func (c *cleaner) discards(inv *inventory, p filePath) bool {
+	return !c.started && !inv.marked[p.String()] && c.r.writes(p.name)
 }
 
 // lost reports whether a root of which only the marker is there was the newest that the instance committed. One that is older

@@ -17,6 +17,9 @@
 //	    committed ones of one of its tasks, no root named by a committed handle, no root of another instance, no root
 //	    that holds a task of which no newer root is known to be committed, nothing newer than what this process
 //	    committed last, and nothing of an incarnation that appeared after the Repository was opened (a successor's).
+//	    CleanFailed, at the start of an attempt, also deletes roots all of whose tasks are known to be committed at older
+//	    ones, and what no root names of files that this process wrote or found when it was opened. Discard deletes one
+//	    checkpoint of this process whose commit was never begun.
 //	    CleanGone deletes in directories of instances that are not in the group, by the same reachability and all
 //	    committed handles of the group. If one root cannot be read, or is lost, neither deletes anything. What is not
 //	    needed when they decide is not needed ever after, so a process may be stopped anywhere in them while others go on.
@@ -52,7 +55,7 @@
 // Files: names.go names and paths, errors.go with broken_linux.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
 // list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (tasks that only share a name),
-// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
+// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
 // savepointcodec.go, savepointread.go, savepointparts.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
 // remove.go (all of an application).
 package snapshot

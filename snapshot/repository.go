@@ -60,6 +60,9 @@ type Repository struct {
 	// were there when it was opened. Files of any other are a successor's: this process was replaced and does not know it
 	// yet.
 	own map[element.Incarnation]bool
+	// found are the files of this instance that were there when it was opened: before this process was in the group and had
+	// initialised its transactional ids.
+	found map[string]bool
 }
 
 // OpenRepository opens the checkpoint directory, creates or reads its store id and removes what interrupted writes
@@ -89,7 +92,7 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	r := &Repository{
 		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
 		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]string{}, parsed: map[string]cleanRoot{}, files: map[string]int64{},
-		own: map[element.Incarnation]bool{}, threshold: int64(cfg.MemoryThreshold), inline: inlineBytes{tasks: map[element.TaskID]int64{}},
+		own: map[element.Incarnation]bool{}, found: map[string]bool{}, threshold: int64(cfg.MemoryThreshold), inline: inlineBytes{tasks: map[element.TaskID]int64{}},
 	}
 	if r.log == nil {
 		r.log = slog.Default()
@@ -163,6 +166,7 @@ func (r *Repository) findPredecessors(ctx context.Context) error {
 	for _, f := range files {
 		if p := parseFilePath(f.Name); p.kind != foreignFile {
 			r.claim(p.name, false)
+			r.found[f.Name] = true
 		}
 	}
 	return err

@@ -43,6 +43,8 @@ type attempt struct {
 	broken    error      // what became of the last seal, if it failed
 	resuming  int        // how many times it is still to be taken back
 	last      *snapshot.RootRef
+	given     []*pending // given up, and their files are not gone yet
+	room      []waiting  // for that
 	merging   bool
 	round     []mergeResult // of the round of housekeeping that runs
 	full      map[element.TaskID]snapshot.RunRef
@@ -106,7 +108,8 @@ func (a *attempt) prepare() {
 			a.p.kept = nil
 			a.tasks = a.first.tasks
 			a.open()
-			return a.commitStart()
+			a.cleanFailed(a.first.facts, a.then("commit start", a.commitStart))
+			return nil
 		}))
 		return nil
 	})
@@ -117,7 +120,12 @@ func (a *attempt) prepare() {
 		})
 		return
 	}
-	a.p.mgr.drive(txn.Event{Kind: txn.EvInit}, job{}, fence)
+	begin := a.then("init", func() error { a.p.mgr.drive(txn.Event{Kind: txn.EvInit}, job{}, fence); return nil })
+	if a.p.w.cfg.Bug == CleanUnread && a.p.memory != nil {
+		a.cleanFailed(a.p.memory, begin)
+		return
+	}
+	begin(nil)
 }
 
 // open makes the coordinator.
@@ -229,6 +237,9 @@ func (a *attempt) end(err error) {
 // finish goes on when the last worker has ended.
 func (a *attempt) finish() {
 	if !a.over || a.running > 0 {
+		return
+	}
+	if a.discardPending() {
 		return
 	}
 	a.running = -1 // once

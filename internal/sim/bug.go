@@ -38,6 +38,8 @@ const (
 	ReplayUncaptured        // restored records that still wait are not part of the next unaligned checkpoint
 	EndForestalled          // an input counts as ended before the records ahead of its end mark are taken
 	EndUnheard              // nobody brings a subtask the checkpoints when all of its inputs have ended
+	CleanUnread             // what failed goes by what the process remembers, before the offsets are read
+	DiscardPermitted        // the files of a checkpoint whose commit has begun go at the end of the attempt
 	NumBugs
 )
 
@@ -52,6 +54,7 @@ var bugNames = [...]string{
 	AbandonIgnoresFlush: "abandon-ignores-flush", InFlightTwice: "in-flight-twice", RescaleKeepsAll: "rescale-keeps-all",
 	FrozenUnaware: "frozen-unaware", RecordingNotClosed: "recording-not-closed", ReplayLate: "replay-late",
 	ReplayUncaptured: "replay-uncaptured", EndForestalled: "end-forestalled", EndUnheard: "end-unheard",
+	CleanUnread: "clean-unread", DiscardPermitted: "discard-permitted",
 }
 
 // String names the bug as SIM_BUG takes it.

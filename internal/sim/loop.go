@@ -19,6 +19,9 @@ type pending struct {
 	offsets []checkpoint.OffsetCommit
 	stopped bool // Cancel came
 	back    bool // Abandon came
+
+	writing   int  // workers that write files
+	permitted bool // the commit has begun
 }
 
 type taskAck struct {

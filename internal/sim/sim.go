@@ -69,6 +69,9 @@ type Counts struct {
 	MarkersAlone, LateRevokes int
 	// Pieces are requests for offsets into a transaction that has some already.
 	Pieces int
+	// Attempts that began with the removal of what had failed, of these first ones of a process; checkpoints whose files were
+	// removed when they were given up.
+	FailedCleaned, FailedCleanedFirst, Discarded int
 	// SecondReads are refusals that a second read of the offsets showed to be of a state of affairs that was over.
 	SecondReads int
 	// Checkpoints that were triggered while another was in flight; that were abandoned, beside an older one that stayed;

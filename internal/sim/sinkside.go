@@ -139,6 +139,7 @@ func (a *attempt) abandon(ids []element.CheckpointID) {
 		if p.name.ID == s.first {
 			for _, g := range a.flights[i:] {
 				g.back = true
+				a.given = append(a.given, g)
 			}
 			a.flights = a.flights[:i]
 			break
@@ -148,6 +149,7 @@ func (a *attempt) abandon(ids []element.CheckpointID) {
 		w.counts.AbandonedBeside++
 	}
 	a.p.cancelled()
+	a.discardGiven()
 	for _, t := range a.tasks {
 		t.takeBack(s)
 	}

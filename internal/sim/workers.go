@@ -113,6 +113,10 @@ func (a *attempt) persist(id element.CheckpointID) {
 		}
 		deltas = append(deltas, d)
 	}
+	a.whenRoom(p, func() { a.write(p, deltas) })
+}
+
+func (a *attempt) write(p *pending, deltas []snapshot.TaskDelta) {
 	runs := map[element.TaskID]snapshot.Persisted{}
 	a.io(a.stop(p), func() error {
 		if w := a.p.w; w.cfg.script.declines() || w.declines(a.p) {
@@ -124,7 +128,8 @@ func (a *attempt) persist(id element.CheckpointID) {
 		}
 		return err
 	}, func(err error) {
-		a.done(event{kind: evPersisted, id: id, runs: runs, err: err})
+		a.wrote(p)
+		a.done(event{kind: evPersisted, id: p.name.ID, runs: runs, err: err})
 	})
 }
 
@@ -144,6 +149,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 		root.Tasks = append(root.Tasks, a.entry(p, t, ack, runs))
 	}
 	p.root = root
+	p.writing++
 	var ref snapshot.RootRef
 	a.io(a.stop(p), func() (err error) {
 		ref, err = a.p.repo.WriteRoot(context.Background(), root)
@@ -154,6 +160,7 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 			// A file of the chain is gone: damaged, or cleaned by a successor. The offsets tell the next attempt.
 			err = fault.New(fault.Restart, fault.Corrupt, "write root of checkpoint %s: %w", root.Name, err)
 		}
+		a.wrote(p)
 		a.done(event{kind: evRoot, id: id, root: ref, err: err})
 	})
 }
@@ -218,7 +225,7 @@ func (a *attempt) commit(act checkpoint.CommitAction) error {
 	if !act.Permit.Allows(p.name.ID) {
 		a.p.w.violation("driver", "commit of %v without a permit", p.name)
 	}
-	p.offsets = c.Offsets
+	p.offsets, p.permitted = c.Offsets, true
 	w, mgr := a.p.w, a.p.mgr
 	ev := txn.Event{Kind: txn.EvCommit, Checkpoint: p.name.ID, Partitions: len(c.Offsets), Pieces: a.p.w.cfg.piecesOf(c), HandleBytes: handleBytes(c)}
 	run := func(done func(error)) { mgr.drive(ev, job{commit: &c}, done) }

@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millweir/millweir/snapshot"
+)
+
+// The files of checkpoints that failed.
+//
+// After a commit Clean removes them. But they take the room that the next checkpoint needs, and where that is the last there
+// was no commit ever comes. So they go when they failed, or before the next one is tried:
+//
+//	given up before the Permit, the attempt goes on   -> removed when its writers have ended; the next one's wait for that
+//	given up before the Permit, the attempt ends      -> removed when all that it started has ended
+//	had its Permit                                    -> the commit may have happened, whatever the answer was. It is left
+//	                                                     alone until the next attempt has made the transactional ids its
+//	                                                     own and has read what is committed (cleanFailed)
+//	of a process that was killed                      -> as above, at the first attempt of the next process
+//
+// That a checkpoint without a Permit may go at once needs no broker: its handle is made with the commit, and has not left
+// this process. Those that follow it in its chain were given up with it.
+
+// cleanFailed removes what failed checkpoints have left, now that the group's word is known. Without transactions a commit
+// that is on its way may still arrive, and nothing goes. Nor does it while a person has the state recovered from the store.
+func (a *attempt) cleanFailed(facts []snapshot.TaskFacts) {
+	if cfg := &a.r.cfg; cfg.AtLeastOnce || cfg.NoSnapshots || cfg.RecoverFromStore {
+		return
+	}
+	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, facts); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
+		a.r.lis.cleaned(report, err)
+	}
+}
+
+// discardLater removes the files of a checkpoint that is given up while the attempt goes on.
+func (a *attempt) discardLater(p *pending) {
+	if p.permitted || a.r.cfg.NoSnapshots {
+		return
+	}
+	before, done := a.discarded, make(chan struct{})
+	a.discarded = done
+	a.spawn(func() {
+		defer close(done)
+		p.writers.Wait() // they have been cancelled
+		<-before
+		a.discard(p)
+	})
+}
+
+// discardPending does it at the end of the attempt. Nothing of it runs any more.
+func (a *attempt) discardPending() {
+	for _, p := range a.pending {
+		if !p.permitted && !a.r.cfg.NoSnapshots {
+			a.discard(p)
+		}
+	}
+}
+
+func (a *attempt) discard(p *pending) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), discardTimeout)
+	defer cancel()
+	if _, err := a.r.ports.Checkpoints.Discard(ctx, p.name); err != nil {
+		a.r.lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("remove the files of checkpoint %s, which was given up: %w", p.name, err))
+	}
+}
+
+// discardTimeout bounds the removal of the files of one checkpoint.
+const discardTimeout = 5 * time.Second
