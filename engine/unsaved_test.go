@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -188,4 +189,36 @@ func TestARenamedSource(t *testing.T) {
 		require.NoError(t, err)
 		require.Greater(t, n, int64(1))
 	})
+}
+
+// TestNoSnapshotsLetsGoWhatJoinsLater: a partition that comes from an instance with checkpoints is let go with a commit of its
+// own, though no record comes.
+func TestNoSnapshotsLetsGoWhatJoinsLater(t *testing.T) {
+	w := newWorld(t, 2)
+	stop := w.start(w.config(), nil)
+	w.produce(100, 5)
+	w.outputs()
+	require.NoError(t, stop())
+	w.loose()
+	cfg := w.config()
+	cfg.AtLeastOnce, cfg.NoSnapshots, cfg.AllowDropped = true, true, true
+	w.assign(1)
+	var l losses
+	stop = w.start(cfg, l.listener())
+	<-l.started
+	unsaved := func() (n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, c := range w.committed {
+			if h, err := snapshot.ParseHandle(c.Metadata); err == nil && h.Kind == snapshot.HandleUnsaved {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1, unsaved())
+	w.assign(2)
+	require.Eventually(t, func() bool { return unsaved() == 2 }, 5*time.Second, time.Millisecond)
+	require.NoError(t, stop())
+	require.Len(t, l.held, 2)
 }

@@ -23,7 +23,7 @@ func (f *startFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringArrayVarP(&f.from, "from", "s", nil, "start from this `SAVEPOINT`, a directory (Flink: --fromSavepoint); repeated for one that several instances took part in")
 	fs.StringVar(&f.claimMode, "claim-mode", string(processor.NoClaim), "what becomes of the savepoint of --from, `no-claim|claim`: no-claim leaves it as it is, claim disposes of it once its state is in checkpoints of this service")
-	fs.BoolVarP(&f.allowDropped, "allow-dropped-state", "n", false, "let state go that is in the savepoint or checkpoint and that no step owns any more (Flink: --allowNonRestoredState)")
+	fs.BoolVarP(&f.allowDropped, "allow-dropped-state", "n", false, "let state go that is in the savepoint or checkpoint and that no step owns any more, or all of it with checkpointing.interval: disabled (Flink: --allowNonRestoredState)")
 	fs.BoolVar(&f.acceptDuplicates, "accept-duplicates", false, "with --from: go back to the savepoint although the group has committed offsets, once; what was put out since then repeats")
 }
 
