@@ -19,6 +19,12 @@ const hangingPause = 5 * time.Second
 // hangingTimeout bounds a look, and what a command does about one transaction.
 const hangingTimeout = 10 * time.Second
 
+// A coordinator may be loading its log: it is asked so many times, with this pause.
+const (
+	hangingTries = 5
+	hangingRetry = time.Second
+)
+
 // hangingLook says what the brokers hold open that nothing here can end, once for each.
 type hangingLook struct {
 	mu   sync.Mutex
@@ -37,13 +43,13 @@ func (s *service) tellHanging(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, hangingTimeout)
 	defer cancel()
-	found, denied, err := hanging.Find(bounded, s.reads.cl, s.reads.group, outputTopics(s.plan))
+	f, err := hanging.Find(bounded, s.reads.cl, s.reads.group, outputTopics(s.plan))
 	h.last = time.Now()
-	if err != nil || denied != nil {
-		s.log.Debug("could not look for hanging transactions everywhere", "error", err, "denied", denied)
+	if err != nil || f.Denied != nil {
+		s.log.Debug("could not look for hanging transactions everywhere", "error", err, "denied", f.Denied)
 	}
 	var texts []string
-	for _, t := range found {
+	for _, t := range f.Hanging {
 		texts = append(texts, t.String()+" of "+t.TransactionalID)
 	}
 	if text := strings.Join(texts, ", "); text != h.told {
@@ -67,7 +73,7 @@ func outputTopics(p *topology.Plan) []string {
 type HangingTransaction struct {
 	Topic           string `json:"topic"`
 	Partition       int32  `json:"partition"`
-	TransactionalID string `json:"transactional_id"` // "" when no coordinator knows the producer
+	TransactionalID string `json:"transactional_id"` // "" when no coordinator knows the producer any more, or none is up
 	ProducerID      int64  `json:"producer_id"`
 	Start           int64  `json:"start_offset"`
 	// Decision is commit, abort or unknown: what the coordinator decided.
@@ -90,13 +96,17 @@ func HangingTransactions(ctx context.Context, plan *topology.Plan, cfg Config, e
 	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {
 		return nil, err
 	}
-	found, denied, err := hanging.Find(ctx, cl, plan.Application, outputTopics(plan))
+	f, err := hanging.Find(ctx, cl, plan.Application, outputTopics(plan))
+	for tries := 1; tries < hangingTries && err == nil && len(f.Unsure) > 0 && sleep(ctx, hangingRetry) == nil; tries++ {
+		f, err = hanging.Find(ctx, cl, plan.Application, outputTopics(plan))
+	}
 	if err == nil {
-		err = denied
+		err = f.Denied
 	}
 	if err != nil {
 		return nil, kafka.Classify(err, "look for hanging transactions")
 	}
+	found := append(f.Hanging, f.Unsure...)
 	decisions, err := hanging.Decisions(ctx, cl, found)
 	if err != nil {
 		return nil, kafka.Classify(err, "look what was decided about hanging transactions")

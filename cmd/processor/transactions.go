@@ -28,7 +28,8 @@ func newTransactions() *cobra.Command {
 		Long: `Find hanging transactions in the output topics of a service and in its group's partition of __consumer_offsets: a partition
 holds one open although its coordinator is done with it, so readers of committed records stop before it, and a service that
 has to read offsets from there waits for ever. Kafka makes one when it loses the marker of the end, as Kafka 4.4 does for a
-partition that has no leader at that moment. What is listed is certain, also while the service runs.
+partition that has no leader at that moment. What is listed is certain, also while the service runs, but for one without a
+transactional id: no coordinator knows its producer.
 
 DECISION is what the coordinator decided, from the brokers' transaction log; it is unknown where the log does not have it any
 more. --end writes the lost markers accordingly. Do not use kafka-transactions.sh abort instead for one that was decided to

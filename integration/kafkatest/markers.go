@@ -6,12 +6,15 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/hanging"
 )
+
+const markersPoll = 50 * time.Millisecond
 
 // mendMarkers writes the markers that were lost. A broker that comes back before its old session is over leads its
 // partitions by what it remembers, reads in the transaction log that a transaction is to be committed, and is deposed
@@ -28,10 +31,16 @@ func (b *Broker) mendMarkers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list the topics: %w", err)
 	}
-	lost, _, err := hanging.Find(ctx, cl, "", topics.Names())
-	if err != nil {
-		return fmt.Errorf("look for lost markers: %w", err)
+	f, err := hanging.Find(ctx, cl, "", topics.Names())
+	for err != nil || len(f.Unsure) > 0 { // the coordinators are still loading
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("look for lost markers: %w: %v %v", ctx.Err(), f.Unsure, err)
+		case <-time.After(markersPoll):
+			f, err = hanging.Find(ctx, cl, "", topics.Names())
+		}
 	}
+	lost := f.Hanging
 	if len(lost) == 0 {
 		return nil
 	}

@@ -27,7 +27,7 @@ const (
 // coordinator of Kafka 4.4 takes a partition that has no leader at the moment for a deleted one, and sends it none.
 type Transaction struct {
 	element.TopicPartition
-	TransactionalID  string // "" when no coordinator knows the producer
+	TransactionalID  string // "" for one of Findings.Unsure
 	ProducerID       int64
 	ProducerEpoch    int16 // of its records
 	CoordinatorEpoch int32 // of the last marker, at least 0
@@ -38,41 +38,61 @@ func (h Transaction) String() string {
 	return fmt.Sprintf("%s from offset %d", h.TopicPartition, h.Start)
 }
 
+// Findings is what a search has found.
+type Findings struct {
+	Hanging []Transaction
+	// Unsure are open transactions of producers that no coordinator knows: it may still be loading its log, or has forgotten
+	// the transactional id after its expiration. Ask again.
+	Unsure []Transaction
+	// Denied is the first refusal, when topics were left out that the user may not read.
+	Denied error
+}
+
 // Find looks for hanging transactions in all partitions of the topics and in the partition that has the group's
-// offsets. What it gives is certain, however busy the partitions are. The user needs READ of the topics that are looked
-// at; those that it may not read are left out, and denied is the first refusal.
+// offsets. What it takes for one is certain, however busy the partitions are. The user needs READ of the topics that are
+// looked at, and DESCRIBE of the transactional ids.
 //
 // A partition is opened after its coordinator has noted it, and the coordinator notes the end of a transaction after all
 // partitions have its marker. So what is open in a first look, not in the coordinator's transaction after that, and still
 // open from the same offset after that again has lost its marker.
-func Find(ctx context.Context, cl *kgo.Client, group string, topics []string) (found []Transaction, denied error, err error) {
+func Find(ctx context.Context, cl *kgo.Client, group string, topics []string) (Findings, error) {
+	var f Findings
 	look, err := partitionsToLookAt(ctx, cl, group, topics)
 	if err != nil {
-		return nil, nil, err
+		return f, err
 	}
-	suspects, denied, err := openTransactions(ctx, cl, look)
+	open, denied, err := openTransactions(ctx, cl, look)
+	f.Denied = denied
+	if err != nil || len(open) == 0 {
+		return f, err
+	}
+	suspects, err := notInTransaction(ctx, cl, open)
 	if err != nil || len(suspects) == 0 {
-		return nil, denied, err
-	}
-	if suspects, err = notInTransaction(ctx, cl, suspects); err != nil || len(suspects) == 0 {
-		return nil, denied, err
+		return f, err
 	}
 	again := kadm.TopicsSet{}
-	for _, h := range suspects {
-		again.Add(h.Topic, h.Partition)
+	for _, t := range suspects {
+		again.Add(t.Topic, t.Partition)
 	}
 	still, _, err := openTransactions(ctx, cl, again)
 	if err != nil {
-		return nil, denied, err
+		return f, err
 	}
-	for _, h := range suspects {
-		if slices.ContainsFunc(still, func(o Transaction) bool {
-			return o.TopicPartition == h.TopicPartition && o.ProducerID == h.ProducerID && o.ProducerEpoch == h.ProducerEpoch && o.Start == h.Start
-		}) {
-			found = append(found, h)
+	for _, t := range suspects {
+		switch {
+		case !slices.ContainsFunc(still, t.sameAs):
+		case t.TransactionalID == "":
+			f.Unsure = append(f.Unsure, t)
+		default:
+			f.Hanging = append(f.Hanging, t)
 		}
 	}
-	return found, denied, nil
+	return f, nil
+}
+
+// sameAs says whether a transaction of a later look is this one.
+func (h Transaction) sameAs(o Transaction) bool {
+	return o.TopicPartition == h.TopicPartition && o.ProducerID == h.ProducerID && o.ProducerEpoch == h.ProducerEpoch && o.Start == h.Start
 }
 
 // partitionsToLookAt lists them all; a topic that does not exist has none.
@@ -167,7 +187,7 @@ func notInTransaction(ctx context.Context, cl *kgo.Client, open []Transaction) (
 		h.TransactionalID = id[h.ProducerID]
 		d, known := described[h.TransactionalID]
 		switch {
-		case h.TransactionalID == "": // no coordinator has the producer any more
+		case h.TransactionalID == "": // unsure
 		case !known, errors.Is(d.Err, kerr.TransactionalIDNotFound): // forgotten meanwhile; the next look is certain
 			continue
 		case d.Err != nil:
