@@ -17,8 +17,8 @@ type TaskAck struct {
 	// Alignment is the time from the first of the task's inputs that delivered the barrier until the last: for so long an
 	// input was set aside, or, unaligned, its records were recorded. 0 for a task with one input.
 	Alignment time.Duration
-	// Buffered and BufferedBytes are the records of inputs that were set aside meanwhile; of an unaligned barrier those that
-	// it overtook, which are part of the snapshot.
+	// Buffered and BufferedBytes are the records that lay behind the barrier at the task's snapshot, in the channels of inputs
+	// that were set aside, and those that an unaligned barrier overtook, which are part of the snapshot.
 	Buffered, BufferedBytes int64
 	// Unaligned: the barrier overtook records, from the start or when aligned-timeout was over.
 	Unaligned bool

@@ -30,8 +30,8 @@ type CheckpointStats struct {
 	Slowest    element.TaskID
 	// Alignment is the longest time for which a task had the barrier from one of its inputs and not yet from all.
 	Alignment time.Duration
-	// Unaligned: at one task at least the barrier overtook records. Buffered and BufferedBytes are the records that waited
-	// behind the barrier, or were overtaken and are part of the snapshot.
+	// Unaligned: at one task at least the barrier overtook records. Buffered and BufferedBytes are, of all tasks, the records
+	// that waited behind the barrier when the snapshot was taken, or were overtaken and are part of it.
 	Unaligned               bool
 	Buffered, BufferedBytes int64
 	// Sync is the longest time that a task stood still to freeze its state.

@@ -201,7 +201,13 @@ func (c *channel) recorded() []topology.Parcel {
 
 // waiting gives how many records lie in the channel.
 func (c *channel) waiting() int {
+	records, _ := c.load()
+	return records
+}
+
+// load gives how many records lie in the channel, and their estimated size.
+func (c *channel) load() (records int, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.records
+	return c.records, c.bytes
 }

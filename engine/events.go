@@ -65,7 +65,8 @@ type taskAck struct {
 	stateBytes int64
 	at         time.Time
 
-	// Of a subtask of an exchange: how long its inputs took to come together, and what was in flight before the barrier.
+	// Of a subtask of an exchange: how long its inputs took to come together, what was in flight before the barrier, and how much that
+	// is together with what waited behind it.
 	alignment               time.Duration
 	unaligned               bool
 	inflight                []topology.Parcel

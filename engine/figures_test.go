@@ -2,13 +2,18 @@ package engine
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/store"
+	"github.com/millweir/millweir/topology"
 )
 
 // The statistics of a running engine are of what happens in it: barriers that wait behind slow records are late, inputs
@@ -60,4 +65,82 @@ func TestFiguresAreOfWhatHappens(t *testing.T) {
 	last := all[len(all)-1]
 	require.Equal(t, h.Root.Name.ID, last.ID)
 	require.Equal(t, named, last.FullBytes)
+}
+
+// What an aligned checkpoint has buffered is what came behind the barrier of an input that was set aside for the others.
+func TestWhatWaitedBehindAnAlignedBarrierIsCounted(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*Config){
+		"aligned": func(*Config) {},
+		"patient": func(c *Config) { c.Unaligned, c.AlignedTimeout = true, time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const behind = 40
+			w := newWorld(t, 2)
+			var passed, slow atomic.Int64 // of the two partitions, before the exchange
+			gate := make(chan struct{})
+			b := topology.New(app)
+			in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+			before := topology.Map(in, "before", func(k, v string) string {
+				if k == "k1" {
+					slow.Add(1)
+					<-gate
+				} else {
+					passed.Add(1)
+				}
+				return v
+			})
+			by := topology.GroupBy(before, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(1))
+			topology.ToTopic(topology.Count(by, "count"), "out", "out", serde.String(), serde.Int64())
+			plan, err := b.Plan()
+			require.NoError(t, err)
+			cfg := w.config()
+			set(&cfg)
+			cfg.Interval = time.Minute
+			cut, completed := make(chan element.CheckpointID, 10), make(chan checkpoint.CheckpointStats, 10)
+			ports := w.ports()
+			ports.NewState = func(id element.TaskID) State {
+				st := worldState{store.New(store.Config{})}
+				if id == (element.TaskID{Source: "in"}) {
+					return frozenAt{st, cut}
+				}
+				return st
+			}
+			stop := w.startPlan(plan, cfg, ports, &Listener{CheckpointCompleted: func(s checkpoint.CheckpointStats) { completed <- s }})
+			w.produce(1, 2) // k0, in the first partition
+			w.caughtUp()
+			first := <-completed
+			require.Zero(t, first.Buffered)
+			<-cut
+			w.produce(1, 2) // k1: the second partition's task stands still
+			require.Eventually(t, func() bool { return slow.Load() == 1 }, 5*time.Second, time.Millisecond)
+			asked := make(chan error, 1)
+			go func() {
+				_, _, err := w.r.Checkpoint(t.Context())
+				asked <- err
+			}()
+			<-cut                // the barrier is on its way before all that comes now
+			w.produce(behind, 1) // k0
+			require.Eventually(t, func() bool { return passed.Load() == 1+behind }, 5*time.Second, time.Millisecond)
+			close(gate)
+			require.NoError(t, <-asked)
+			s := <-completed
+			require.False(t, s.Unaligned)
+			require.EqualValues(t, behind, s.Buffered)
+			require.Greater(t, s.BufferedBytes, int64(behind*len("k0x")))
+			require.NoError(t, stop())
+			w.exact()
+		})
+	}
+}
+
+// frozenAt tells when a task takes its part in a checkpoint.
+type frozenAt struct {
+	worldState
+	cut chan<- element.CheckpointID
+}
+
+func (f frozenAt) Freeze(id element.CheckpointID) Frozen {
+	f.cut <- id
+	return f.worldState.Freeze(id)
 }

@@ -32,7 +32,8 @@ type input struct {
 	began    time.Time    // when the first one came
 	switchAt time.Time    // when its alignment is given up and it goes on unaligned; zero: not to be
 
-	open *cutOff // a checkpoint whose state is frozen and whose records in flight are not all there yet
+	aside []int   // the inputs that are set aside, since the barrier has come of them and not of all
+	open  *cutOff // a checkpoint whose state is frozen and whose records in flight are not all there yet
 }
 
 // cutOff is an unaligned checkpoint of this task between its cut and the last barrier.
@@ -177,7 +178,10 @@ func (in *input) firstBarrier(b gate.Barrier) {
 func (in *input) perform(t *task, actions []gate.Action) error {
 	for _, act := range actions {
 		switch act := act.(type) {
-		case gate.Block, gate.Unblock: // Blocked is asked before each turn
+		case gate.Block: // Blocked is asked before each turn; this is for the statistics
+			in.aside = append(in.aside, act.Input)
+		case gate.Unblock:
+			in.aside = in.aside[:0]
 		case gate.StartTimer:
 			in.switchAt = time.Now().Add(in.timeout)
 		case gate.Snapshot:
@@ -216,6 +220,11 @@ func (in *input) snapshot(t *task, act gate.Snapshot) error {
 		return err
 	}
 	ack.alignment, ack.unaligned = ack.at.Sub(in.began), act.Unaligned
+	for _, i := range in.aside { // the barrier was taken from the channel: what lies there came behind it
+		records, bytes := in.channels[i].load()
+		ack.buffered += int64(records)
+		ack.bufferedBytes += bytes
+	}
 	if t.feedbackOnly && !act.Unaligned {
 		ack.around.left = int64(in.toReplay())
 	}

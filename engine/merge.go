@@ -14,7 +14,8 @@ import (
 // holds, per task, a full run that covers the beginning of the committed chain and replaces it from the next root on. It
 // stays there until a root that names it is committed.
 type mergeState struct {
-	doing *mergeRound // the round that runs; its goroutine fills it in
+	doing *mergeRound       // the round that runs; its goroutine fills it in
+	late  *snapshot.RootRef // was committed meanwhile: there is another round for it
 	full  map[element.TaskID]snapshot.RunRef
 	bad   map[element.TaskID]*unmerged
 }
@@ -92,10 +93,17 @@ func (a *attempt) mergeAtStart() {
 
 // onMerged keeps the full runs for the next root. A merge that failed is tried again after the next checkpoint, or made
 // needless by it: see renew.
+//
+// What was committed meanwhile has its round then. It must not wait for the next commit, which may never come: more
+// checkpoints than are to be retained would lie there for as long as nothing changes.
 func (a *attempt) onMerged(e event) {
 	a.keepMerged(e.merged)
 	for _, res := range e.merged.merges {
 		a.r.lis.merged(res)
+	}
+	if late := a.merge.late; late != nil {
+		a.merge.late = nil
+		a.house(*late)
 	}
 }
 

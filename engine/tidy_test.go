@@ -2,11 +2,14 @@ package engine
 
 import (
 	"context"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/snapshot"
 )
 
 // known says with the assignment whether the group knows the instance.
@@ -73,5 +76,46 @@ func TestAnInstanceThatStandsByEndsWhatItLeftOpen(t *testing.T) {
 	require.Eventually(t, is(4), 5*time.Second, time.Millisecond, "the first try fails, the second does not")
 	cancel()
 	require.NoError(t, <-done)
+	w.exact()
+}
+
+// heldClean holds the first cleaning up.
+type heldClean struct {
+	Checkpoints
+	gate <-chan struct{}
+}
+
+func (h heldClean) Clean(ctx context.Context, committed []snapshot.RootRef) (snapshot.CleanReport, error) {
+	select {
+	case <-h.gate:
+	case <-ctx.Done():
+		return snapshot.CleanReport{}, ctx.Err()
+	}
+	return h.Checkpoints.Clean(ctx, committed)
+}
+
+// What is committed while the cleaning up of an earlier checkpoint goes on is cleaned up behind it, also when nothing is
+// committed any more.
+func TestWhatIsCommittedDuringACleaningUpIsCleanedUpToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	gate := make(chan struct{})
+	w.wrap = func(c Checkpoints) Checkpoints { return heldClean{c, gate} }
+	stop := w.start(w.config(), nil)
+	w.produceUntil(func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.commits) > 6
+	})
+	w.caughtUp()
+	roots := func() int {
+		n, err := filepath.Glob(filepath.Join(w.dir, app, w.name, "*.root"))
+		require.NoError(t, err)
+		return len(n)
+	}
+	require.Greater(t, roots(), 4)
+	close(gate)
+	require.Eventually(t, func() bool { return roots() == 2 }, 5*time.Second, time.Millisecond, "so many are retained")
+	require.NoError(t, stop())
 	w.exact()
 }

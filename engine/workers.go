@@ -354,9 +354,11 @@ func (a *attempt) markCommitted(ref snapshot.RootRef) {
 const markTimeout = 5 * time.Second
 
 // house removes what no retained checkpoint needs and merges chains that have grown too long. None of it is on the way
-// of the next checkpoint and none of it can fail one; only one round runs at a time.
+// of the next checkpoint and none of it can fail one; only one round runs at a time, and one more follows for what was
+// committed meanwhile.
 func (a *attempt) house(ref snapshot.RootRef) {
 	if a.merge.doing != nil {
+		a.merge.late = &ref
 		return
 	}
 	store, lis := a.r.ports.Checkpoints, a.r.lis

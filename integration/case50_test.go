@@ -64,7 +64,7 @@ func completes(t *testing.T, st *exchangeStats) {
 	t.Helper()
 	require.Zero(t, st.abandoned)
 	require.GreaterOrEqual(t, st.committed, 3)
-	require.Positive(t, st.buffered)
+	require.Positive(t, st.inFlight)
 	for _, took := range st.took {
 		require.Less(t, took, case50Timeout)
 	}
@@ -74,7 +74,7 @@ func completes(t *testing.T, st *exchangeStats) {
 func timesOut(t *testing.T, st *exchangeStats) {
 	t.Helper()
 	require.Positive(t, st.abandoned)
-	require.Zero(t, st.buffered)
+	require.Zero(t, st.unaligned)
 }
 
 func TestC50_BarriersUnderBackpressure(t *testing.T) {

@@ -29,13 +29,13 @@ var exchangeModes = map[string]exchangeMode{
 	"unaligned": {
 		set: func(x *exchangeSettings) { x.Unaligned = true },
 		seen: func(t *testing.T, st *exchangeStats) {
-			require.Positive(t, st.buffered, "no checkpoint had records in flight")
+			require.Positive(t, st.inFlight, "no checkpoint had records in flight")
 		},
 	},
 	"aligned-timeout": {
 		set: func(x *exchangeSettings) { x.Unaligned, x.Timeout = true, 20*time.Millisecond },
 		seen: func(t *testing.T, st *exchangeStats) {
-			require.Positive(t, st.buffered, "no checkpoint had records in flight")
+			require.Positive(t, st.inFlight, "no checkpoint had records in flight")
 			require.Less(t, st.unaligned, st.committed, "none was aligned in time")
 		},
 	},
@@ -55,7 +55,7 @@ var exchangeModes = map[string]exchangeMode{
 		set: func(x *exchangeSettings) { x.Tolerable, x.FailPersist, x.Unaligned = unlimited, 3, true },
 		seen: func(t *testing.T, st *exchangeStats) {
 			require.Positive(t, st.abandoned, "no failure was tolerated")
-			require.Positive(t, st.buffered, "no checkpoint had records in flight")
+			require.Positive(t, st.inFlight, "no checkpoint had records in flight")
 		},
 	},
 }
@@ -191,7 +191,7 @@ func TestKillBehindAnExchangeFindsPlantedFaults(t *testing.T) {
 			job.until(failWithin, func() bool { _, behind := e.offsets(); return len(e.read(e.out)) > n/10 && behind < n/2 }, "no progress")
 			var st exchangeStats
 			st.read(t, job)
-			require.Positive(t, st.buffered)
+			require.Positive(t, st.inFlight)
 			job.kill()
 			job = e.start(exchangeSettings{Parallelism: 3, Fault: fault}) // aligned: with offset n all outputs up to n are committed
 			job.until(failWithin, func() bool { _, behind := e.offsets(); return behind == 0 }, "the group's lag is not 0")

@@ -118,8 +118,8 @@ func press(e *exchangeSite, p pressed, unaligned bool, fast, n int) pressed {
 	return p
 }
 
-// pressure compares aligned and unaligned checkpoints under back-pressure. What an unaligned one holds is bounded by what
-// the channels can hold.
+// pressure compares aligned and unaligned checkpoints under back-pressure. What an unaligned one holds, and what waits behind
+// the barriers of an aligned one, is bounded by what the channels can hold.
 func pressure(t *testing.T, site func(t *testing.T) *site) {
 	const fast = 50_000 // twice, since the first time a broker is cold
 	one, two := site(t).exchanges("by-group"), site(t).exchanges("by-group")
@@ -133,22 +133,22 @@ func pressure(t *testing.T, site func(t *testing.T) *site) {
 	for name, p := range map[string]pressed{"aligned": aligned, "unaligned": unaligned} {
 		records, bytes := p.buffered(50)
 		most, mostBytes := p.buffered(100)
-		t.Logf("%-9s %d checkpoints: median %v, p99 %v; records in the snapshot: median %d (%d bytes), most %d (%d bytes); %v per record in the slow step, %v in the rest, %v measured",
+		t.Logf("%-9s %d checkpoints: median %v, p99 %v; records buffered: median %d (%d bytes), most %d (%d bytes); %v per record in the slow step, %v in the rest, %v measured",
 			name, len(p.stats), p.took(50).Round(time.Millisecond), p.took(99).Round(time.Millisecond), records, bytes, most, mostBytes, p.each, p.rest, p.record)
 		require.GreaterOrEqual(t, p.record, 20*p.rest, "%s: the slow step is not 20 times slower than the rest: there is no back-pressure to speak of", name)
 	}
 	t.Logf("ratio of the p99: %.2f", float64(unaligned.took(99))/float64(aligned.took(99)))
 	const channels = pressureTasks * pressureTasks
-	for _, s := range unaligned.stats {
+	for i, s := range append(unaligned.stats, aligned.stats...) {
 		at := fmt.Sprintf("%+v", s)
-		require.True(t, s.Unaligned, at)
+		require.Equal(t, i < len(unaligned.stats), s.Unaligned, at)
 		require.LessOrEqual(t, s.Buffered, int64(channels*(channelRecords+channelOverhang)), at)
 		require.LessOrEqual(t, s.BufferedBytes, s.Buffered*recordBytes, at)
 	}
 	records, _ := unaligned.buffered(50)
 	require.Greater(t, records, int64(channels*channelRecords/2), "the channels were not full")
 	most, _ := aligned.buffered(100)
-	require.Zero(t, most, "an aligned checkpoint has nothing in flight")
+	require.Positive(t, most, "no input was set aside with records behind its barrier")
 	require.LessOrEqual(t, unaligned.took(99), aligned.took(99)/2)
 }
 

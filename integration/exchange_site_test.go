@@ -286,8 +286,8 @@ func (e *exchangeSite) storesAreWhole(x exchangeSettings) (keys int64) {
 // exchangeStats is what the checkpoints of processes were like.
 type exchangeStats struct {
 	committed, unaligned, abandoned int
-	buffered, bufferedBytes         int64 // of all of them
-	mostBuffered                    int64 // in one
+	inFlight                        int64 // records in the unaligned ones
+	mostBuffered                    int64 // in one, aligned or not
 	mostInFlight                    int64
 	took                            []time.Duration
 }
@@ -311,10 +311,9 @@ func (st *exchangeStats) read(t *testing.T, job *process) {
 		st.committed++
 		if m[1] == "true" {
 			st.unaligned++
+			st.inFlight += number(m[2])
 		}
-		st.buffered += number(m[2])
 		st.mostBuffered = max(st.mostBuffered, number(m[2]))
-		st.bufferedBytes += number(m[3])
 		took, err := time.ParseDuration(m[4])
 		require.NoError(t, err)
 		st.took = append(st.took, took)
@@ -328,6 +327,6 @@ func (st *exchangeStats) read(t *testing.T, job *process) {
 }
 
 func (st *exchangeStats) String() string {
-	return fmt.Sprintf("%d checkpoints, %d unaligned, %d records buffered (%d in one at most), %d at once at most, %d abandoned",
-		st.committed, st.unaligned, st.buffered, st.mostBuffered, st.mostInFlight, st.abandoned)
+	return fmt.Sprintf("%d checkpoints, %d unaligned, %d records in flight (%d buffered in one at most), %d at once at most, %d abandoned",
+		st.committed, st.unaligned, st.inFlight, st.mostBuffered, st.mostInFlight, st.abandoned)
 }
