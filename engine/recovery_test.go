@@ -197,27 +197,26 @@ func (m measured) UncommittedBytes() int64 {
 	}
 }
 
-// While min-pause lets no checkpoint start, the state changed since the last one stays within its limit: the task waits,
-// and goes on by itself.
+// While min-pause lets no checkpoint start, the state changed since the last one stays within its limit: the task waits, or
+// behind an exchange the sources do, and goes on by itself.
 func TestUncommittedStateStaysBoundedDuringMinPause(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1)
-	var most atomic.Int64
-	ports := w.ports()
-	ports.NewState = func(element.TaskID) State { return measured{worldState{store.New(store.Config{})}, &most} }
-	cfg := w.config()
-	cfg.InboxRecords, cfg.UncommittedLimit, cfg.MinPause = 50, 10_000, 100*time.Millisecond
-	r, err := New(countPlan(t), cfg, ports, nil)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	w.produce(5000, 5000) // each key changes once: about 50 bytes
-	w.caughtUp()
-	cancel()
-	require.NoError(t, <-done)
-	w.exact()
-	require.Less(t, most.Load(), 2*cfg.UncommittedLimit+200*60, "two times the limit and what the inbox and a delivery hold")
+	for name, plan := range map[string]*topology.Plan{"chained": countPlan(t), "behind an exchange": exchangePlan(t, 2)} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			var most atomic.Int64
+			ports := w.ports()
+			ports.NewState = func(element.TaskID) State { return measured{worldState{store.New(store.Config{})}, &most} }
+			cfg := w.config()
+			cfg.InboxRecords, cfg.ChannelRecords, cfg.UncommittedLimit, cfg.MinPause = 50, 50, 10_000, 100*time.Millisecond
+			stop := w.startPlan(plan, cfg, ports, nil)
+			w.produce(5000, 5000) // each key changes once: about 50 bytes
+			w.caughtUp()
+			require.NoError(t, stop())
+			w.exact()
+			require.Less(t, most.Load(), 2*cfg.UncommittedLimit+200*60, "two times the limit and what the inbox, a channel and a delivery hold")
+		})
+	}
 }
 
 // Attempts leave nothing behind: neither goroutines nor open files.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -241,32 +242,53 @@ func (r rootWatch) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot
 	return r.Checkpoints.WriteRoot(ctx, root)
 }
 
-// With async false no task processes anything between its barrier and the end of the writing.
+// With async false no task processes anything between its barrier and the end of the writing. Behind an exchange there is
+// something to process although the sources stand still: what an unaligned barrier has overtaken.
 func TestSynchronousSnapshotsStopProcessing(t *testing.T) {
-	for _, sync := range []bool{false, true} {
-		w := newWorld(t, 2)
-		var writing atomic.Bool
-		var during atomic.Int64
-		w.wrap = func(c Checkpoints) Checkpoints { return slowPersist{c, &writing} }
-		b := topology.New(app)
-		in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
-		seen := topology.Map(in, "seen", func(_, v string) string {
-			if writing.Load() {
-				during.Add(1)
-			}
-			return v
-		})
-		topology.ToTopic(topology.Count(seen, "count"), "out", "out", serde.String(), serde.Int64())
-		plan, err := b.Plan()
-		require.NoError(t, err)
-		cfg := w.config()
-		cfg.SyncSnapshots = sync
-		stop := w.startPlan(plan, cfg, w.ports(), nil)
-		w.produceUntil(func() bool { return w.done() > 600 })
-		w.outputs()
-		require.NoError(t, stop())
-		w.exact()
-		require.Equal(t, sync, during.Load() == 0, "sync %v: %d records while the state was written", sync, during.Load())
+	t.Parallel()
+	for _, exchange := range []bool{false, true} {
+		for _, sync := range []bool{false, true} {
+			t.Run(fmt.Sprintf("exchange %v, sync %v", exchange, sync), func(t *testing.T) {
+				w := newWorld(t, 2)
+				var writing atomic.Bool
+				var during, overtaken atomic.Int64
+				w.wrap = func(c Checkpoints) Checkpoints { return slowPersist{c, &writing} }
+				b := topology.New(app)
+				in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+				if exchange {
+					in = topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
+				}
+				seen := topology.Map(in, "seen", func(_, v string) string {
+					if exchange {
+						time.Sleep(50 * time.Microsecond)
+					}
+					if writing.Load() {
+						during.Add(1)
+					}
+					return v
+				})
+				topology.ToTopic(topology.Count(seen, "count"), "out", "out", serde.String(), serde.Int64())
+				plan, err := b.Plan()
+				require.NoError(t, err)
+				cfg := w.config()
+				cfg.SyncSnapshots, cfg.Unaligned = sync, exchange
+				stop := w.startPlan(plan, cfg, w.ports(), &Listener{CheckpointCompleted: func(s checkpoint.CheckpointStats) {
+					if s.Unaligned {
+						overtaken.Add(s.Buffered)
+					}
+				}})
+				if exchange {
+					w.produce(1500, 7)
+				} else {
+					w.produceUntil(func() bool { return w.done() > 600 })
+				}
+				w.outputs()
+				require.NoError(t, stop())
+				w.exact()
+				require.Equal(t, exchange, overtaken.Load() > 0)
+				require.Equal(t, sync, during.Load() == 0, "%d records while the state was written", during.Load())
+			})
+		}
 	}
 }
 

@@ -1,7 +1,10 @@
 package processor
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/testbed"
 )
 
 func checked(change func(*Config)) string {
@@ -192,4 +196,32 @@ func TestUnalignedHasNoEffectWithoutAnExchange(t *testing.T) {
 	require.Len(t, ignoredBy(s.plan(0), Config{Unaligned: true}), 1)
 	require.Empty(t, ignoredBy(s.plan(0), Config{}))
 	require.Empty(t, ignoredBy(s.plan(0), Config{Unaligned: true, DisabledCheckpoints: true}), "said for another reason")
+}
+
+// What has no effect, or less than one may think, is in the log of a start.
+func TestASettingWithoutEffectIsNamedAtTheStart(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	var out bytes.Buffer // read when the service has stopped
+	cfg := b.config()
+	cfg.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	cfg.Backend, cfg.LocalDirs, cfg.Unaligned = Memory, []string{filepath.Join(b.dir, "copies")}, true
+	cfg.TolerableFailures, cfg.TransactionTimeout = 2, time.Minute
+	b.put(10)
+	stop := b.start(countByKey(t, "named"), cfg)
+	b.processed("named", 10)
+	require.NoError(t, stop())
+	for level, lines := range map[string][]string{
+		`level=WARN msg="a setting has no effect" application=named setting="`: {
+			"state.local.root-dirs [" + cfg.LocalDirs[0] + "]: state.backend memory keeps no local copy",
+			"checkpointing.unaligned true: the topology has no exchange",
+		},
+		`level=WARN msg="a setting has less effect than one may think" application=named setting="`: {"checkpointing.tolerable-failures 2: a checkpoint that times out is not tolerated"},
+		`level=INFO msg="a default has no effect" application=named setting="`:                      {"state.backend.local-recovery true: state.backend memory keeps no local copy"},
+	} {
+		for _, line := range lines {
+			require.Equal(t, 1, strings.Count(out.String(), level+line), "%s%s in:\n%s", level, line, out.String())
+		}
+		require.Equal(t, len(lines), strings.Count(out.String(), level))
+	}
 }

@@ -237,7 +237,7 @@ func TestSettingUnaligned(t *testing.T) {
 		"aligned":           {func(*Config) {}, false},
 		"unaligned":         {func(c *Config) { c.Unaligned = true }, true},
 		"patient":           {func(c *Config) { c.Unaligned, c.AlignedTimeout = true, time.Hour }, false},
-		"switches to it":    {func(c *Config) { c.Unaligned, c.AlignedTimeout = true, 20*time.Millisecond }, true},
+		"switches to it":    {func(c *Config) { c.Unaligned, c.AlignedTimeout = true, 30*time.Millisecond }, true},
 		"not at-least-once": {func(c *Config) { c.Mode = AtLeastOnce }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -250,15 +250,20 @@ func TestSettingUnaligned(t *testing.T) {
 			stop := s.start(s.plan(2), s.cfg)
 			s.eventually(func() bool { return s.lag(s.app) == 0 && s.seen.Load() >= 1000 }, "all is processed")
 			require.NoError(t, stop())
-			unaligned, buffered := 0, int64(0)
+			unaligned, buffered, soonest := 0, int64(0), time.Hour
 			for _, c := range s.done() {
 				if c.Unaligned {
 					unaligned++
 					buffered += c.Buffered
+					soonest = min(soonest, c.Alignment)
 				}
 			}
 			require.Equal(t, c.unaligned, unaligned > 0)
 			require.Equal(t, c.unaligned, buffered > 0, "records are part of the snapshot")
+			if timeout := s.cfg.AlignedTimeout; unaligned > 0 && timeout > 0 {
+				require.GreaterOrEqual(t, soonest, timeout, "it is aligned for so long")
+				require.Less(t, soonest, 10*timeout, "and not longer")
+			}
 		})
 	}
 }

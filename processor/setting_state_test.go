@@ -53,6 +53,44 @@ func TestSettingAsync(t *testing.T) {
 	}
 }
 
+// Behind an exchange, what an unaligned barrier has overtaken waits as well: the sources stand still in any case.
+func TestSettingAsyncBehindAnExchange(t *testing.T) {
+	testbed.Alongside(t)
+	const records, early = 600, 100
+	for _, sync := range []bool{true, false} {
+		s := newSettled(t)
+		s.cfg.SyncSnapshots, s.cfg.Unaligned, s.cfg.Interval = sync, true, 20*time.Millisecond
+		s.work = func(string) error { time.Sleep(time.Millisecond); return nil }
+		gate, waits := make(chan struct{}), make(chan struct{}, 100)
+		s.beforePersist(func(ctx context.Context) error {
+			if s.seen.Load() < early {
+				return nil // the channels are not full yet
+			}
+			waits <- struct{}{}
+			select {
+			case <-gate:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		s.put(records)
+		stop := s.start(s.plan(2), s.cfg)
+		<-waits
+		before := s.seen.Load()
+		require.Less(t, before, int64(records-early))
+		if sync {
+			time.Sleep(300 * time.Millisecond)
+			require.Equal(t, before, s.seen.Load(), "processing waits for the state to be written")
+		} else {
+			s.eventually(func() bool { return s.seen.Load() >= before+early }, "processing goes on")
+		}
+		close(gate)
+		s.eventually(func() bool { return s.lag(s.app) == 0 && s.seen.Load() >= records }, "all is committed")
+		require.NoError(t, stop())
+	}
+}
+
 // newestRoot gives the newest root in the directory.
 func (s *settled) newestRoot() *snapshot.Root {
 	s.t.Helper()
@@ -201,6 +239,26 @@ func TestSettingPlaces(t *testing.T) {
 	require.ElementsMatch(t, []string{"in-0", "in-1", "in-2", "in-3"}, copies)
 	require.NoDirExists(t, at("checkpoints"))
 	require.NoDirExists(t, at("local"))
+}
+
+// What exceeds the memory limit is spread over the directories, too.
+func TestSettingPlacesOfSpilledState(t *testing.T) {
+	testbed.Alongside(t)
+	const keys = 8000
+	s := newSettled(t)
+	s.cfg.Backend, s.cfg.local = Badger, fast
+	s.cfg.MemoryLimit, s.cfg.UncommittedLimit = 1<<20, 1<<20
+	s.cfg.LocalDirs = []string{filepath.Join(s.dir, "disk-1"), filepath.Join(s.dir, "disk-2")}
+	stop := s.start(s.plan(0), s.cfg)
+	s.putWide(0, keys, keys, 1) // some 4 MB
+	s.eventually(func() bool { return s.seen.Load() == keys && s.lag(s.app) == 0 }, "all is committed")
+	for _, disk := range s.cfg.LocalDirs {
+		files, err := filepath.Glob(filepath.Join(disk, s.app, store.SpillDirName, "process-*", "*.state"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, disk)
+	}
+	require.NoError(t, stop())
+	require.NoDirExists(t, filepath.Join(s.dir, "local"))
 }
 
 // What the engine does by a setting of its own is tested there; here it is seen that it gets it.
