@@ -51,7 +51,7 @@ values; Go code gives them to its sources.
 
 | key | default | meaning | in Flink |
 |---|---|---|---|
-| ` + "`sources.*.start` | `committed`" + ` | Where a partition without a checkpoint begins. | ` + "`scan.startup.mode`" + ` of the Kafka SQL connector, default group-offsets |
+| ` + "`sources.*.start` | `committed`" + ` | Where a partition without a checkpoint begins; committed is the first record, then. Offsets of other programs in the group are refused. | ` + "`scan.startup.mode`" + ` of the Kafka SQL connector, default group-offsets, which takes such offsets |
 | ` + "`sources.*.end` | `none`" + ` | Where the source ends. | ` + "`scan.bounded.mode`" + ` of the Kafka SQL connector, default unbounded |
 | ` + "`sources.*.on-missing` | `fail`" + ` | What happens when the position is no longer in the topic. | ` + "`auto.offset.reset`" + ` of the consumer, which Flink's Kafka source replaces by that of its start offsets; Kafka's own default is latest |
 | ` + "`sources.*.on-error` | `fail`" + ` | What happens to a record that cannot be decoded or processed. | ` + "`json.ignore-parse-errors`" + ` of the format and its like, default false: fails; true: skips fields and rows that cannot be parsed. Only for parsing, not for what is processed |

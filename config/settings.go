@@ -93,7 +93,7 @@ var state = []Setting{
 		Doc:  "Runs smaller than this lie in the root metadata of the checkpoint instead of a file of their own.",
 		read: size(func(s *Service) *int64 { return &s.State.MemoryThreshold })},
 	{Path: "state.backend.fs.write-buffer-size", Type: "size", Default: "4kb", Flink: "execution.checkpointing.write-buffer-size", FlinkDefault: "4096",
-		Doc:  "Write buffer of the snapshot files; the larger of it and memory-threshold counts.",
+		Doc:  "Write buffer of the files of checkpoints and savepoints; the larger of it and memory-threshold counts.",
 		read: size(func(s *Service) *int64 { return &s.State.WriteBufferSize })},
 	{Path: "state.backend.local-recovery", Type: "boolean", Default: "true", Flink: "execution.state-recovery.from-local", FlinkDefault: "false",
 		Doc:  "Recovery takes the state from the local copy where that fits, and reads only what is newer from the checkpoints. false: the badger backend keeps no local copy. The memory backend has none and ignores it.",

@@ -325,6 +325,8 @@ func (a *attempt) announce() {
 			switch {
 			case t.imported:
 				info.Imported++
+			case t.leaves != nil: // its state was moved, or some of it was let go
+				info.Checkpoint = max(info.Checkpoint, t.leaves.Name.ID)
 			case !t.rescaled:
 				info.Fresh++
 			}

@@ -449,10 +449,26 @@ func TestStateThatNothingTakesUpIsRefusedOrDropped(t *testing.T) {
 			require.ErrorContains(t, err, "other/aggregate")
 			cfg.AllowDropped = true
 			var dropped atomic.Pointer[snapshot.DroppedStage]
-			stop := f.startPlan(countPlan(t), cfg, withFrom(f.ports()), &Listener{Dropped: func(d snapshot.DroppedStage) { dropped.Store(&d) }})
+			var restored, saidID atomic.Uint64
+			var said atomic.Pointer[AttemptInfo]
+			stop := f.startPlan(countPlan(t), cfg, withFrom(f.ports()), &Listener{
+				Dropped: func(d snapshot.DroppedStage) { dropped.Store(&d) },
+				Restored: func(_ element.TaskID, from snapshot.RootRef, _ snapshot.Stats, _ time.Duration) {
+					restored.Store(max(restored.Load(), uint64(from.Name.ID)))
+				},
+				AttemptStarted: func(i AttemptInfo) { said.Store(&i); saidID.Store(restored.Load()) },
+			})
 			f.produce(100, 7)
 			f.outputsFrom(begin)
 			require.NoError(t, stop())
+			require.Zero(t, said.Load().Fresh)
+			if how == "savepoint" {
+				require.Equal(t, 2, said.Load().Imported)
+				require.Zero(t, said.Load().Checkpoint)
+			} else {
+				require.Positive(t, saidID.Load())
+				require.EqualValues(t, saidID.Load(), said.Load().Checkpoint, "what was restored is what the attempt says that it goes on from")
+			}
 			require.Equal(t, "in", dropped.Load().Stage)
 			require.Equal(t, []string{"other/aggregate"}, dropped.Load().States)
 			dropped.Store(nil)

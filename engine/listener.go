@@ -79,9 +79,9 @@ type Listener struct {
 type AttemptInfo struct {
 	Attempt    int
 	Tasks      int
-	Fresh      int // tasks that start without state
-	Imported   int // tasks that start from a savepoint
-	Checkpoint element.CheckpointID
+	Fresh      int                  // tasks that start without state
+	Imported   int                  // tasks that start from a savepoint
+	Checkpoint element.CheckpointID // the newest that the other tasks go on from; 0: there is none
 	Took       time.Duration
 }
 

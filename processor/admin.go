@@ -459,7 +459,7 @@ func (o *operations) cancelFor(ctx context.Context, request string, c admin.Canc
 
 // writeSavepoint writes a savepoint for the engine.
 func (s *service) writeSavepoint(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error) {
-	return snapshot.WriteSavepoint(ctx, snapshot.SavepointConfig{Dir: dir, WriteBufferSize: int(s.cfg.WriteBufferSize)}, head, tasks)
+	return snapshot.WriteSavepoint(ctx, snapshot.SavepointConfig{Dir: dir, WriteBufferSize: int(max(s.cfg.WriteBufferSize, s.cfg.MemoryThreshold))}, head, tasks)
 }
 
 // openSavepoint opens the savepoint that a checkpoint names.

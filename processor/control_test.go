@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/engine"
@@ -134,9 +136,11 @@ func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
 
 	foreign := filepath.Join(cfg.CheckpointsDir, app, "mine")
 	require.NoError(t, os.WriteFile(foreign, nil, 0o600))
+	b.commitsPlain(endsGroup(app), 7) // of a bounded run
 	r, err := PlanReset(t.Context(), app, cfg)
 	require.NoError(t, err)
-	require.Equal(t, 4, r.Offsets)
+	require.Equal(t, []string{app, app + ".ends"}, r.Groups)
+	require.Equal(t, 8, r.Offsets)
 	require.Equal(t, []string{app + "-checkpoints", app + "-control"}, r.Topics)
 	require.Positive(t, r.Files)
 	require.Len(t, r.Local, 1)
@@ -144,6 +148,13 @@ func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
 	require.NoError(t, r.Do(t.Context()))
 	require.FileExists(t, foreign)
 	require.NoDirExists(t, r.Local[0])
+	for _, g := range []string{app, app + ".ends"} {
+		left, err := kadm.NewClient(b.cl).FetchOffsets(t.Context(), g)
+		if !errors.Is(err, kerr.GroupIDNotFound) {
+			require.NoError(t, err)
+			require.Empty(t, left, "the offsets of group %s are deleted", g)
+		}
+	}
 	again, err := PlanReset(t.Context(), app, cfg)
 	require.NoError(t, err)
 	require.True(t, again.Empty(), "%+v", again)

@@ -40,6 +40,12 @@ func (b *logBuffer) count(what string) int {
 	return strings.Count(b.b.String(), what)
 }
 
+func (b *logBuffer) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
 func (b *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -1,11 +1,15 @@
 package processor
 
 import (
+	"io"
 	"log/slog"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -62,4 +66,47 @@ func TestOutputThatTheBrokersHoldUpIsSeen(t *testing.T) {
 	out, err = newOutflow(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.EqualValues(t, 30<<20/8, out.Stats().Limit, "offsets have a timeout of their own")
+}
+
+// ofCheckpoints gathers the metrics of checkpoints alone.
+type ofCheckpoints struct{ *metrics }
+
+func (o ofCheckpoints) Collect(out chan<- prometheus.Metric) { o.collectCheckpoints(out) }
+
+// TestEachFigureOfACheckpointHasItsMetric: no two of the figures are the same, so that each must come from its own.
+func TestEachFigureOfACheckpointHasItsMetric(t *testing.T) {
+	m := newMetrics(&service{plan: countPlan(t, "figures")})
+	lis := m.listener(engine.Listener{})
+	call(lis.CheckpointTriggered, 7)
+	lis.CheckpointCompleted(checkpoint.CheckpointStats{ID: 7, StartDelay: 2 * time.Second, Alignment: 3 * time.Second, Sync: 4 * time.Second, Barriers: 5 * time.Second, Waited: 6 * time.Second,
+		Flush: 7 * time.Second, Persist: 8 * time.Second, Root: 9 * time.Second, Commit: 10 * time.Second, EndToEnd: 40 * time.Second,
+		Buffered: 11, BufferedBytes: 1200, DeltaBytes: 1300, Entries: 14, Files: 15, StateBytes: 1600, FullBytes: 1700})
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(ofCheckpoints{m})
+	server := httptest.NewServer(promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	defer server.Close()
+	resp, err := server.Client().Get(server.URL)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	got := map[string]string{}
+	for line := range strings.Lines(string(body)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
+			got[strings.TrimPrefix(name, "millweir_")] = value
+		}
+	}
+	require.InDelta(t, time.Now().UnixMilli(), m.completed.UnixMilli(), 10_000)
+	require.NotEmpty(t, got["last_completed_checkpoint_timestamp_seconds"])
+	delete(got, "last_completed_checkpoint_timestamp_seconds")
+	require.Equal(t, map[string]string{
+		"total_number_of_checkpoints": "1", "number_of_completed_checkpoints": "1", "number_of_failed_checkpoints": "0", "number_of_abandoned_checkpoints": "0",
+		"number_of_in_progress_checkpoints": "0", "last_completed_checkpoint_id": "7", "last_checkpoint_duration_seconds": "40",
+		"last_checkpoint_size_bytes": "1300", "last_checkpoint_full_size_bytes": "1700", "last_checkpoint_buffered_bytes": "1200",
+		"checkpoint_alignment_time_seconds": "3", "checkpoint_start_delay_time_seconds": "2",
+		`last_checkpoint_phase_seconds{phase="start-delay"}`: "2", `last_checkpoint_phase_seconds{phase="alignment"}`: "3", `last_checkpoint_phase_seconds{phase="sync"}`: "4",
+		`last_checkpoint_phase_seconds{phase="barriers"}`: "5", `last_checkpoint_phase_seconds{phase="waited"}`: "6", `last_checkpoint_phase_seconds{phase="flush"}`: "7",
+		`last_checkpoint_phase_seconds{phase="async"}`: "8", `last_checkpoint_phase_seconds{phase="root"}`: "9", `last_checkpoint_phase_seconds{phase="commit"}`: "10",
+		`last_checkpoint_phase_seconds{phase="end-to-end"}`: "40",
+	}, got)
 }

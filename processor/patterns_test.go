@@ -2,6 +2,8 @@ package processor
 
 import (
 	"encoding/binary"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,7 +51,7 @@ func topicsThatMatch(t *testing.T, behind func(topology.Stream[[]byte, []byte]))
 	t.Cleanup(func() { _, _ = adm.DeleteTopics(t.Context(), made...) })
 	plan := func() *topology.Plan {
 		tb := topology.New("patterns")
-		in := topology.FromPattern(tb, "in", `(eu|us|ap)-?`+inTopic(), serde.Bytes(), serde.Bytes())
+		in := topology.FromPattern(tb, "in", `(eu|us|ap)-?`+inTopic()+`|patterns-.*`, serde.Bytes(), serde.Bytes())
 		behind(in)
 		p, err := tb.Plan()
 		require.NoError(t, err)
@@ -63,11 +65,19 @@ func topicsThatMatch(t *testing.T, behind func(topology.Stream[[]byte, []byte]))
 	topic("us-", 2)
 	topic("other", 99)
 	reads := func(want ...int) {
-		stop := b.start(plan(), b.config())
+		var log logBuffer
+		cfg := b.config()
+		cfg.Logger = log.logger()
+		stop := b.start(plan(), cfg)
 		require.Eventually(t, func() bool { return len(b.output()) == len(want) }, 20*time.Second, 20*time.Millisecond)
 		topic("ap"+string(rune('0'+len(want))), 98) // matches nothing
 		require.NoError(t, stop())
 		require.Equal(t, want, b.output())
+		matched := regexp.MustCompile(`msg="topics matched.*`).FindString(log.text())
+		require.Len(t, strings.Fields(matched[strings.Index(matched, "topics=")+1:]), len(want), "not those of the application itself: %s", matched)
+		there, err := adm.ListTopics(t.Context(), "patterns-checkpoints", "patterns-control")
+		require.NoError(t, err)
+		require.NoError(t, there.Error(), "which are there at the next start")
 	}
 	reads(1, 2)
 	topic("ap", 3)

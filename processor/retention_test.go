@@ -18,8 +18,17 @@ import (
 // empty at the committed offsets and says so. A stop by signal deletes nothing.
 func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
 	testbed.Alongside(t)
-	for retention, want := range map[Retention]int64{RetainOnCancellation: 20, DeleteOnCancellation: 10} {
-		t.Run(string(retention), func(t *testing.T) {
+	for name, c := range map[string]struct {
+		retention Retention
+		savepoint bool
+		want      int64
+	}{
+		"retain":                           {RetainOnCancellation, false, 20},
+		"delete":                           {DeleteOnCancellation, false, 10},
+		"a savepoint, and nothing deleted": {DeleteOnCancellation, true, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			retention, deletes := c.retention, c.want == 10
 			b := newBed(t)
 			const app = "cancelled"
 			var log logBuffer
@@ -29,8 +38,14 @@ func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
 			go func() { ended <- Run(t.Context(), countByKey(t, app), cfg) }()
 			b.put(100)
 			require.Eventually(t, func() bool { return len(b.counts()) >= 100 && b.lag(app) == 0 }, 30*time.Second, 50*time.Millisecond)
-			_, err := at.client().Cancel(t.Context(), admin.Cancel{})
+			cancel := admin.Cancel{Savepoint: c.savepoint}
+			if c.savepoint {
+				cancel.Dir = filepath.Join(b.dir, "savepoints")
+			}
+			part, err := at.client().Cancel(t.Context(), cancel)
 			require.NoError(t, err)
+			require.Equal(t, c.savepoint, part.Retention == "", "whoever cancels hears what becomes of the checkpoints")
+			require.Equal(t, c.savepoint, part.Path != "")
 			require.NoError(t, <-ended)
 			var files []string
 			require.NoError(t, filepath.WalkDir(cfg.CheckpointsDir, func(path string, d os.DirEntry, err error) error {
@@ -39,7 +54,7 @@ func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
 				}
 				return err
 			}))
-			require.Equal(t, retention == DeleteOnCancellation, len(files) == 0, "%v", files)
+			require.Equal(t, deletes, len(files) == 0, "%v", files)
 
 			stop := b.start(countByKey(t, app), cfg)
 			b.put(100)
@@ -49,8 +64,8 @@ func TestCancelKeepsOrDeletesTheCheckpoints(t *testing.T) {
 			for _, c := range b.counts() {
 				highest = max(highest, c.n)
 			}
-			require.Equal(t, want, highest)
-			require.Equal(t, retention == DeleteOnCancellation, log.count("starts without state") > 1)
+			require.Equal(t, c.want, highest)
+			require.Equal(t, deletes, log.count("starts without state") > 1)
 		})
 	}
 }

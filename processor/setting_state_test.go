@@ -169,8 +169,8 @@ func TestSettingWriteBufferSize(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	written := func(size int64) int {
-		cfg := Config{DataDir: t.TempDir(), MemoryThreshold: -1, WriteBufferSize: size}.withDefaults()
+	written := func(savepoint bool, size, threshold int64) int {
+		cfg := Config{DataDir: t.TempDir(), MemoryThreshold: threshold, WriteBufferSize: size}.withDefaults()
 		s := &service{plan: countPlan(t, "buffer"), cfg: cfg, log: cfg.Logger, instance: "i", cluster: &kafka.Cluster{ID: "c"}}
 		require.NoError(t, s.openCheckpoints(t.Context()))
 		defer s.close()
@@ -182,15 +182,22 @@ func TestSettingWriteBufferSize(t *testing.T) {
 				}
 			}
 		}
-		_, err := s.repo.Persist(t.Context(), element.CheckpointName{ID: 1, Incarnation: 1}, []snapshot.TaskDelta{{
-			Task: element.TaskID{Source: "in"}, States: []snapshot.StateInfo{{Name: "count", KeyCodec: "string", Codec: "int64"}}, From: 0, To: 1, Entries: entries, Len: 4096,
-		}})
+		name, task, states := element.CheckpointName{ID: 1, Incarnation: 1}, element.TaskID{Source: "in"}, []snapshot.StateInfo{{Name: "count", KeyCodec: "string", Codec: "int64"}}
+		var err error
+		if savepoint {
+			head := snapshot.SavepointHead{ID: "1", Name: name, Application: "buffer", Instance: "i", ClusterID: "c"}
+			_, err = s.writeSavepoint(t.Context(), t.TempDir(), head, []snapshot.SavepointTask{{Task: task, States: states, Entries: entries}})
+		} else {
+			_, err = s.repo.Persist(t.Context(), name, []snapshot.TaskDelta{{Task: task, States: states, From: 0, To: 1, Entries: entries, Len: 4096}})
+		}
 		require.NoError(t, err)
 		return count() - before
 	}
-	small, large := written(4<<10), written(16<<20)
-	require.Greater(t, small, 200, "8 MiB through a buffer of 4 KiB")
-	require.Less(t, large, 50, "8 MiB through a buffer of 16 MiB")
+	for _, savepoint := range []bool{false, true} {
+		require.Greater(t, written(savepoint, 4<<10, -1), 200, "8 MiB through a buffer of 4 KiB, savepoint %t", savepoint)
+		require.Less(t, written(savepoint, 16<<20, -1), 50, "8 MiB through a buffer of 16 MiB, savepoint %t", savepoint)
+	}
+	require.Less(t, written(true, 4<<10, 1<<20), 50, "the larger of the buffer and the threshold counts for savepoints, too")
 }
 
 func TestSettingNumRetained(t *testing.T) {

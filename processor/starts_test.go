@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,13 +116,17 @@ func TestStartPositions(t *testing.T) {
 	b.writes(1, 0, 10, func(i int) int64 { return now - 3600 + 600*int64(i) }) // one every ten minutes
 	b.writes(2, 0, 6, func(i int) int64 { return []int64{100, 300, 200, 400, 350, 500}[i] })
 	b.deletes(0, 3)
-	r := reads{cl: b.cl, group: "none"}
+	defer b.leavesOpen(1, 10)() // one record at the end, of a transaction that nobody has ended
+	b.groups["plain"] = true
+	b.commitsPlain("plain", 5)
+	r := reads{cl: b.cl, group: "plain"}
 	all := []element.TopicPartition{input(0), input(1), input(2), input(3)}
 	for name, c := range map[string]struct {
 		start topology.Start
 		want  []int64
 	}{
-		"committed":           {topology.Committed(), []int64{3, 0, 0, 0}},
+		"committed":           {topology.Committed(), []int64{3, 0, 0, 0}}, // of our checkpoints, of which there is none
+		"earliest":            {topology.Earliest(), []int64{3, 0, 0, 0}},
 		"latest":              {topology.Latest(), []int64{10, 10, 6, 0}},
 		"timestamp":           {topology.StartTimestamp(time.Unix(1005, 0)), []int64{5, 0, 6, 0}},
 		"timestamp, disorder": {topology.StartTimestamp(time.Unix(250, 0)), []int64{3, 0, 1, 0}},
@@ -145,6 +150,54 @@ func TestStartPositions(t *testing.T) {
 		require.Equal(t, fault.Stop, fault.RecoveryOf(err))
 		require.Equal(t, fault.BadFile, fault.CodeOf(err), "it is the file that names what is not there")
 	}
+}
+
+// leavesOpen writes a record in a transaction that goes on until done is called.
+func (b *bed) leavesOpen(p int32, value int) (done func()) {
+	b.t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionalID("left-open-"+inTopic()))
+	require.NoError(b.t, err)
+	require.NoError(b.t, cl.BeginTransaction())
+	r := &kgo.Record{Topic: inTopic(), Partition: p, Value: binary.BigEndian.AppendUint64(nil, uint64(value))}
+	require.NoError(b.t, cl.ProduceSync(b.t.Context(), r).FirstErr())
+	return func() {
+		assert.NoError(b.t, cl.EndTransaction(context.Background(), kgo.TryAbort))
+		cl.Close()
+	}
+}
+
+// commitsPlain puts plain offsets of all partitions into a group, as a consumer or a tool does.
+func (b *bed) commitsPlain(group string, at int64) {
+	b.t.Helper()
+	offsets := kadm.Offsets{}
+	for p := range int32(4) {
+		offsets.AddOffset(inTopic(), p, at, -1)
+	}
+	require.NoError(b.t, kadm.NewClient(b.cl).CommitAllOffsets(b.t.Context(), group, offsets))
+}
+
+// What another program has committed for the group is no start position, whatever the source's start is: it may as well be what
+// a tool made of our own, whose state would be gone without a word. Nothing is read, and nothing is written.
+func TestOffsetsOfAnotherProgramAreRefused(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	b.writes(0, 0, 10, nil)
+	for _, start := range []topology.Start{topology.Committed(), topology.Earliest(), topology.Latest(), topology.StartOffsets(map[int32]int64{0: 5})} {
+		app := "foreign-" + strings.Fields(start.String())[0]
+		b.groups[app] = true
+		b.commitsPlain(app, 5)
+		err := Run(t.Context(), passPlan(t, app, topology.StartAt(start)), b.config())
+		require.Equal(t, int(fault.HandleMismatch), ExitCode(err), "%s: %v", start, err)
+		require.ErrorContains(t, err, "was not written by a checkpoint", start)
+		require.ErrorContains(t, err, "delete the group's offsets or choose another application name", start)
+		got, err := kadm.NewClient(b.cl).FetchOffsets(t.Context(), app)
+		require.NoError(t, err)
+		at, _ := got.Lookup(inTopic(), 0)
+		require.EqualValues(t, 5, at.At, "%s: the offset is as it was", start)
+		require.Empty(t, at.Metadata, start)
+	}
+	require.Empty(t, b.output())
+	require.NoError(t, b.start(passPlan(t, "own"), b.config())())
 }
 
 // A start position is resolved once: what "ago" means later does not matter, nor what has come meanwhile.

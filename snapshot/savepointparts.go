@@ -97,10 +97,17 @@ func (c Coverage) missing() string {
 }
 
 // SameRequest refuses parts that are not of one savepoint: there is no request that all of them serve. Parts of older versions
-// carry none, and of them alone nothing is known.
+// carry none, and of them alone nothing is known. It also refuses a part that is given twice, under whatever path.
 func SameRequest(from ...*Savepoint) error {
 	if len(from) < 2 {
 		return nil
+	}
+	for i, s := range from {
+		for _, o := range from[:i] {
+			if o.Ref.Digest == s.Ref.Digest {
+				return fault.Stopf(fault.Usage, "savepoints %s and %s are the same: give each part once", o.Ref.Path, s.Ref.Path)
+			}
+		}
 	}
 	shared := from[0].Requests
 	for _, s := range from[1:] {

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -113,6 +114,21 @@ func TestPartsOfDifferentRequestsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, both.Ref.Path+" (request r1, r2) and "+third.Ref.Path+" (request r3)")
 	require.ErrorContains(t, SameRequest(first, old), first.Ref.Path+" (request r1) and "+old.Ref.Path+" (of no known request)")
 	require.NoError(t, SameRequest())
+
+	copied := filepath.Join(t.TempDir(), filepath.Base(first.Ref.Path))
+	require.NoError(t, os.CopyFS(copied, os.DirFS(first.Ref.Path)))
+	again, err := OpenSavepoint(ctx, copied)
+	require.NoError(t, err)
+	defer again.Close()
+	for _, twice := range [][]*Savepoint{{first, first}, {first, both, again}} {
+		for _, err := range []error{SameRequest(twice...), func() error {
+			_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: twice, Sources: []string{"orders"}})
+			return err
+		}()} {
+			require.Equal(t, fault.Usage, fault.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, first.Ref.Path+" and "+twice[len(twice)-1].Ref.Path+" are the same: give each part once")
+		}
+	}
 
 	for _, bad := range [][]string{{""}, {"a/b"}, make([]string, maxSavepoints+1)} {
 		head := savepointHead(20)

@@ -97,13 +97,8 @@ type starting struct {
 	refused []Refusal
 }
 
-// plausible refuses directories that are twice the same, and a savepoint of something else altogether.
+// plausible refuses directories that are no parts of one savepoint, and a savepoint of something else altogether.
 func (r *starting) plausible() error {
-	for i := 1; i < len(r.origin); i++ {
-		if r.origin[i-1].Digest == r.origin[i].Digest {
-			return fault.Stopf(fault.Usage, "savepoints %s and %s are the same", r.origin[i-1].Path, r.origin[i].Path)
-		}
-	}
 	if err := SameRequest(r.want.From...); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ type StartKind uint8
 
 // The kinds of start positions.
 const (
-	// StartCommitted starts at the offset that the group has committed, at the earliest one when there is none.
+	// StartCommitted starts where the application's last checkpoint committed, at the first record when there is none.
 	StartCommitted StartKind = iota
 	// StartEarliest starts at the first record in the topic.
 	StartEarliest
@@ -31,6 +31,10 @@ const (
 // position is resolved once per partition and committed before its first record. The zero value is Committed(). Two of
 // them are compared with Equal.
 //
+// An offset that another program has committed for the group is no checkpoint and no start position either: with every Start
+// it is refused, since it may be one of the application's own that a tool has moved, and its state would be lost without a
+// word. To go on where another program is, take an application name that is not its group, and StartOffsets.
+//
 // It is for the partitions that the topic has when the application begins with it. One that is added later starts at
 // its first record, or what was written before anybody noticed it would be lost.
 type Start struct {
@@ -46,13 +50,14 @@ type perPartition struct {
 	others  StartKind
 }
 
-// Committed starts at the group's committed offset, at the earliest one when there is none.
+// Committed starts where the application's last checkpoint committed, and at the first record when there is none. As a
+// checkpoint always wins, that is what Earliest does; it says that nothing else was chosen.
 func Committed() Start { return Start{Kind: StartCommitted} }
 
-// Earliest starts at the first record in the topic, whatever offset another program may have committed for the group.
+// Earliest starts at the first record in the topic.
 func Earliest() Start { return Start{Kind: StartEarliest} }
 
-// Latest starts behind the last record in the topic, whatever offset another program may have committed for the group.
+// Latest starts behind the last record in the topic that a read_committed reader can see: at its last stable offset.
 func Latest() Start { return Start{Kind: StartLatest} }
 
 // StartTimestamp starts, in each partition, at the first record whose timestamp is t or later, and at the end where there

@@ -114,6 +114,26 @@ func TestPlainCheckpoints(t *testing.T) {
 	require.Equal(t, []string{"0 committed 0", "1 committed 2", "2 committed 1", "4 committed 2", "5 committed 0"}, ended)
 }
 
+// TestPlainIsIdempotent: batches carry the producer's id and a sequence, so that one that is sent again is stored once.
+func TestPlainIsIdempotent(t *testing.T) {
+	e := newEnv(t)
+	p := e.plain()
+	require.NoError(t, e.plainCheckpoint(p, 1, "a", "b", "c", "d"))
+	id, epoch, err := p.cl.ProducerID(e.ctx)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, id, int64(0))
+	cl := e.newClient(kgo.ConsumeTopics(e.out), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	for seen := 0; seen < 4; {
+		fetches := cl.PollFetches(e.ctx)
+		require.NoError(t, fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			seen++
+			require.Equal(t, id, r.ProducerID, "%s", r.Value)
+			require.Equal(t, epoch, r.ProducerEpoch)
+		})
+	}
+}
+
 func TestPlainRefusesWhatIsOutOfOrder(t *testing.T) {
 	e := newEnv(t)
 	p, err := NewPlain(e.config())

@@ -66,6 +66,12 @@ func TestTheWayFromASavepoint(t *testing.T) {
 	for _, want := range []string{"does not come from savepoint", path, "--accept-duplicates", "`processor reset " + s.file + "`", "--set application=NAME"} {
 		require.Contains(t, stderr, want)
 	}
+	s.more = []string{"-s", path, "-n", "--accept-duplicates"}
+	b = s.run("b")
+	require.Contains(t, s.log("b"), "GOING BACK TO A SAVEPOINT")
+	code, _, stderr = cli(t, "cancel", s.file)
+	require.Zero(t, code, stderr)
+	s.ended("b", b)
 	code, _, stderr = cli(t, "reset", s.file, "--set", "data-dir="+s.path("b"), "--yes")
 	require.Zero(t, code, stderr)
 	code, _, stderr = cli(t, "run", s.file, "--set", "data-dir="+s.path("b"), "-s", path)

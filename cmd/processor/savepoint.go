@@ -230,7 +230,7 @@ func newSavepointInspect() *cobra.Command {
 		Use:   "inspect SAVEPOINT...",
 		Short: "Show what is in a savepoint, and verify every checksum",
 		Long: `Show what is in a savepoint, given by its directory, and verify every checksum. Damage is exit code 22. Several directories are
-the parts of one savepoint: those of different requests are refused.`,
+the parts of one savepoint: those of different requests, and one that is given twice, are refused.`,
 		Example: "  processor savepoint inspect savepoints/savepoint-orders-12-0123456789abcdef",
 		Args:    atLeastOne("SAVEPOINT..."),
 	}

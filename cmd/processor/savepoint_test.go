@@ -61,6 +61,10 @@ func TestWhetherASavepointIsAPart(t *testing.T) {
 		require.Contains(t, stderr, mixed[0])
 		require.Contains(t, stderr, mixed[1])
 	}
+	code, stdout, stderr = cli(t, "savepoint", "inspect", even, odd, even)
+	require.Equal(t, 2, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, even+" and "+even+" are the same: give each part once")
 	code, stdout, stderr = cli(t, "savepoint", "inspect", even, odd, "--output", "json")
 	require.Zero(t, code, stderr)
 	var parts struct{ Parts []inspectedSavepoint }
