@@ -145,6 +145,7 @@ type groupMember struct {
 	id         string
 	instance   string
 	host       string
+	client     string
 	partitions []element.TopicPartition
 }
 
@@ -162,7 +163,7 @@ func describeMembers(ctx context.Context, cl *kgo.Client, application string) (m
 		return nil, false, kafka.Classify(err, "describe group %s", application)
 	}
 	for _, m := range g.Members {
-		gm := groupMember{id: m.MemberID, instance: m.MemberID, host: m.ClientHost}
+		gm := groupMember{id: m.MemberID, instance: m.MemberID, host: m.ClientHost, client: m.ClientID}
 		if m.InstanceID != nil {
 			gm.instance = *m.InstanceID
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
@@ -13,11 +15,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/failpoint"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/txn"
 )
 
 // forgetTimeout bounds the deletion of an application's state after a cancel.
@@ -38,18 +43,23 @@ func (e *stillMembers) Error() string {
 
 // forget deletes the state of an application that was cancelled, once nobody is in its group. The order is
 //
-//	list the files; nobody is in the group; the transactions that are open are ended
+//	join the group, as its only member
+//	list the files; the transactions that are open are ended; read the positions
 //	commit "no state" for all positions      crash before: the application is whole
 //	delete the files that were listed        crash before: nobody asks for them, and another cancel deletes them
 //
-// The broker takes that commit only while the group has no members, all partitions at once. Who was a member, sleeps and
+// The broker takes that commit only of a member of the group's generation, so only if nobody else has been a member since it
+// joined: then what was listed and read is what there is, however long this has slept. Who was a member before, sleeps and
 // wakes up later cannot commit any more, and ends when it reads the positions, since they are of another life. Who starts
 // later begins in that life, and writes files that are not on the list. of is for planForget.
+//
+// Very many positions take several requests. The first that is taken ends the life, see planForget; who starts after a crash
+// between them has no state, and another cancel does the rest.
 func forget(ctx context.Context, application string, cfg Config, of uint64) (Forgotten, error) {
 	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 	defer cancel()
 	f := &forgetter{Reset: Reset{Application: application, cfg: cfg}, of: of}
-	cl, err := f.client()
+	cl, err := f.clientFor(forgetClient)
 	if err != nil {
 		return Forgotten{}, err
 	}
@@ -63,56 +73,53 @@ func forget(ctx context.Context, application string, cfg Config, of uint64) (For
 	var out Forgotten
 	err = f.withStorage(func(st snapshot.Storage) error {
 		var err error
-		out, err = f.do(ctx, st)
+		for {
+			if out, err = f.do(ctx, st); !errors.Is(err, kafkasrc.ErrNotAlone) || sleep(ctx, goneRetry+rand.N(goneRetry)) != nil {
+				break
+			}
+		}
 		return err
 	})
 	return out, err
 }
 
+// forgetClient is how one that deletes knows another.
+const forgetClient = "cancel"
+
 type forgetter struct {
 	Reset
 	cl *kgo.Client
 	of uint64
+	// seen is what was committed when the group was looked at before, and ended the life whose end may have been committed then.
+	seen  map[element.TopicPartition]kafka.Committed
+	ended uint64
 }
 
+// do tries once. ErrNotAlone says that somebody has come: then all has to be looked at again.
 func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, error) {
-	holdings, err := snapshot.HoldingsOf(ctx, st, f.Application)
-	if err != nil {
-		return Forgotten{}, err
-	}
 	if err := f.alone(ctx); err != nil {
 		return Forgotten{}, err
 	}
-	if err := f.fence(ctx, holdings.Instances); err != nil {
-		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
-	}
-	committed, err := groupOffsets(ctx, f.cl, f.Application, true)
+	member, err := kafkasrc.JoinAlone(ctx, f.cl, f.Application, f.cfg.SessionTimeout)
 	if err != nil {
 		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	incarnation, err := newIncarnation()
+	defer member.Leave()
+	holdings, err := snapshot.HoldingsOf(ctx, st, f.Application) // before the positions are read: see below
 	if err != nil {
 		return Forgotten{}, err
 	}
-	plan, err := planForget(committed, incarnation, f.of)
-	if err == nil {
-		err = sameStore(ctx, st, committed)
-	}
+	plan, err := f.look(ctx, st, member, holdings.Instances)
 	if err != nil {
 		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
 	failpoint.Hit(failpoint.ForgetBefore)
-	if err := f.commit(ctx, plan); err != nil {
+	if err := f.commit(ctx, member, plan); err != nil {
 		return Forgotten{}, err
 	}
 	failpoint.Hit(failpoint.ForgetAfter)
-	// Whoever has come into the group since the list was made has written nothing that is on it, unless nothing had to be
-	// committed: then only this look says that nobody has.
-	if len(plan.Handles) == 0 {
-		if err := f.alone(ctx); err != nil {
-			return Forgotten{}, err
-		}
-	}
+	// Nobody was a member between the list and the reading of the positions. So what is on the list belongs to them, and to
+	// them belongs nothing any more.
 	var out Forgotten
 	if out.Files, out.Bytes, err = holdings.RemoveCheckpoints(ctx, st); err != nil {
 		return out, fmt.Errorf("the next run starts without state, and nothing needs the checkpoints that are left, but: %w", err)
@@ -120,54 +127,117 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 	return out, nil
 }
 
-// alone is an error when somebody is in the group.
+// look decides what is to be committed.
+func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafkasrc.Alone, instances []string) (forgetting, error) {
+	if err := f.fence(ctx, member, instances); err != nil {
+		return forgetting{}, err
+	}
+	committed, err := groupOffsets(ctx, f.cl, f.Application, true)
+	if err != nil {
+		return forgetting{}, err
+	}
+	if f.worked(committed) {
+		return forgetting{}, fault.Stopf(fault.NotRunning, "somebody has come since this cancel began, and has worked")
+	}
+	of := f.of
+	if f.ended > 0 && lifeOf(committed) == f.ended { // a part of the commit was taken: the rest follows
+		of = max(of, f.ended)
+	}
+	incarnation, err := newIncarnation()
+	if err != nil {
+		return forgetting{}, err
+	}
+	plan, err := planForget(committed, incarnation, of)
+	if err == nil {
+		err = sameStore(ctx, st, committed)
+	}
+	f.seen = committed
+	return plan, err
+}
+
+// worked says that positions or state are others than when this cancel looked before, in the same life: whose they are was told
+// to go on, and may do so.
+func (f *forgetter) worked(committed map[element.TopicPartition]kafka.Committed) bool {
+	life := lifeOf(committed)
+	if f.ended == 0 || life != f.ended {
+		return f.seen != nil && life == lifeOf(f.seen) && !maps.Equal(f.seen, committed)
+	}
+	for _, c := range committed { // of what this cancel itself has begun
+		if h, err := snapshot.ParseHandle(c.Metadata); err == nil && h.Life == life && h.Kind == snapshot.HandleCheckpoint {
+			return true
+		}
+	}
+	return false
+}
+
+// alone is an error when somebody is in the group. It waits for others that delete.
 func (f *forgetter) alone(ctx context.Context) error {
-	members, _, err := describeMembers(ctx, f.cl, f.Application)
-	if err != nil || len(members) == 0 {
-		return err
+	for {
+		members, _, err := describeMembers(ctx, f.cl, f.Application)
+		if err != nil || len(members) == 0 {
+			return err
+		}
+		still := &stillMembers{}
+		for _, m := range members {
+			if m.client != f.Application+"-"+forgetClient {
+				still.names = append(still.names, fmt.Sprintf("%s (%s)", m.instance, m.host))
+			}
+		}
+		if len(still.names) > 0 {
+			return fault.Stopf(fault.NotRunning, "%w", still)
+		}
+		if sleep(ctx, goneRetry) != nil {
+			return fault.Stopf(fault.NotRunning, "nothing is deleted: another cancel is deleting at %s, or did until a moment ago", members[0].host)
+		}
 	}
-	still := &stillMembers{}
-	for _, m := range members {
-		still.names = append(still.names, fmt.Sprintf("%s (%s)", m.instance, m.host))
-	}
-	return fault.Stopf(fault.NotRunning, "%w", still)
 }
 
 // fence ends what is open of the instances, none of which is in the group, so that none of them can commit it later.
-func (f *forgetter) fence(ctx context.Context, instances []string) error {
+func (f *forgetter) fence(ctx context.Context, member *kafkasrc.Alone, instances []string) error {
 	if f.cfg.loose() {
 		return nil
 	}
-	return f.endOpen(ctx, instances, f.alone)
+	return f.endOpen(ctx, instances, member.Prove)
 }
 
-// commit makes the plan true, for all partitions or none.
-func (f *forgetter) commit(ctx context.Context, plan forgetting) error {
+func (f *forgetter) kafka() kafka.Config {
+	return kafka.Config{Brokers: f.cfg.Brokers, ClientID: f.Application, Logger: f.cfg.Logger, Extra: f.cfg.ClientOptions}
+}
+
+// commit makes the plan true. Where nothing has to be committed the group's word is enough that nobody has come.
+func (f *forgetter) commit(ctx context.Context, member *kafkasrc.Alone, plan forgetting) error {
 	if len(plan.Handles) == 0 {
-		return nil
+		return member.Prove(ctx)
 	}
-	offsets := kadm.Offsets{}
+	offsets := make([]checkpoint.OffsetCommit, 0, len(plan.Handles))
 	for tp, h := range plan.Handles {
 		text, err := h.Encode()
 		if err != nil {
 			return fmt.Errorf("nothing is deleted: %s: %w", tp, err)
 		}
-		offsets.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: h.Offset, LeaderEpoch: h.LeaderEpoch, Metadata: text})
+		at := element.Position{TopicPartition: tp, TopicID: h.TopicID, PartitionCount: h.PartitionCount, Offset: h.Offset, LeaderEpoch: h.LeaderEpoch}
+		offsets = append(offsets, checkpoint.OffsetCommit{Position: at, Metadata: text})
 	}
-	got, err := kadm.NewClient(f.cl).CommitOffsets(ctx, f.Application, offsets)
-	if err == nil {
-		err = got.Error()
+	commits := txn.Config{
+		Kafka: f.kafka(), Application: f.Application, Instance: forgetClient, Group: f.Application, Timeout: f.cfg.TransactionTimeout, Logger: f.cfg.Logger,
+		Fence: func([]checkpoint.OffsetCommit) (string, int32, string, error) {
+			id, generation, err := member.Fence()
+			return id, generation, "", err
+		},
+	}
+	begun, err := commits.CommitOffsets(ctx, f.cl, offsets)
+	if begun {
+		f.ended = plan.Life
 	}
 	switch {
-	case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.RebalanceInProgress):
-		if aerr := f.alone(ctx); aerr != nil {
-			return aerr
-		}
-		return fault.Stopf(fault.NotRunning, "nothing is deleted: somebody has just joined or left the group %s: cancel again", f.Application)
-	case err != nil:
-		return kafka.Classify(err, "commit that no state belongs to the offsets of group %s", f.Application)
+	case err == nil:
+		return nil
+	case kafka.IsOwnershipLost(err):
+		return fmt.Errorf("%w: %w", kafkasrc.ErrNotAlone, err)
+	case begun:
+		return fmt.Errorf("the state is given up, and the next run starts without it, but not all partitions say so and no file is deleted: cancel again: %w", err)
 	}
-	return nil
+	return fmt.Errorf("nothing is deleted: %w", err)
 }
 
 // sameStore refuses a directory that is not that of the checkpoints which the group names.

@@ -32,8 +32,9 @@ type forgetting struct {
 }
 
 // planForget decides it from all that the group has committed. The commit of it is the cancel: before it the application is
-// whole, after it nothing of it is left but positions and files that nobody asks for. It goes to all partitions at once, and
-// to those too that have no state, so that whoever sleeps learns of it with whatever it wakes up to.
+// whole, after it nothing of it is left but positions and files that nobody asks for. It goes to all partitions, and
+// to those too that have no state, so that whoever sleeps learns of it with whatever it wakes up to. Where they are too many for
+// one request the first one is the cancel: the handles of an earlier life than the newest one of the group have no state.
 //
 // of is the life that the cancel is of: a later one is not touched. With anyLife it is the one that is found, and since a cancel
 // may have come so far before, what begins a life and has no state is left as it is.
@@ -68,7 +69,7 @@ func planForget(committed map[element.TopicPartition]kafka.Committed, incarnatio
 	}
 	f.Life = life + 1
 	for tp, h := range f.Handles {
-		h.Kind, h.Life = snapshot.HandleEmpty, f.Life
+		h = h.WithoutState(f.Life)
 		h.Root = snapshot.RootRef{Name: element.CheckpointName{ID: id + 1, Incarnation: incarnation}}
 		f.Handles[tp] = h
 	}

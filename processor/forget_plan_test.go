@@ -2,6 +2,7 @@ package processor
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -128,4 +129,41 @@ func TestACancelDoesNotForgetWhatItCannotRead(t *testing.T) {
 		_, err := planForget(g.at, 99, anyLife)
 		require.Equal(t, fault.HandleMismatch, fault.CodeOf(err), what)
 	}
+}
+
+// A cancel that was interrupted between two requests has ended the life with the first: whoever starts then begins without
+// state everywhere, and another cancel does the rest.
+func TestACancelInterruptedBetweenItsRequestsHasEndedTheLife(t *testing.T) {
+	g := groupPlay{t, map[element.TopicPartition]kafka.Committed{}}
+	g.checkpoint(0, 5, 0, 50)
+	g.checkpoint(0, 5, 1, 60)
+	plan, err := planForget(g.at, 99, anyLife)
+	require.NoError(t, err)
+	g.put(plan.Handles[inputOf(1)])
+	require.EqualValues(t, 1, lifeOf(g.at))
+	h, err := snapshot.ParseHandle(ofThisLife(g.at[inputOf(0)].Metadata, lifeOf(g.at)))
+	require.NoError(t, err)
+	require.Equal(t, snapshot.HandleEmpty, h.Kind)
+	require.EqualValues(t, 50, h.Offset, "positions stay")
+	require.EqualValues(t, 1, h.Life)
+	require.Len(t, g.forget(anyLife).Handles, 2)
+	require.Empty(t, g.forget(anyLife).Handles)
+	own := g.at[inputOf(1)].Metadata
+	require.Equal(t, own, ofThisLife(own, lifeOf(g.at)))
+}
+
+// After a reset a life begins that is later than all before, and who is of one of those can tell, whether the mark of the
+// reset is still there or only what was committed since.
+func TestAResetBeginsALaterLife(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	for _, before := range []uint64{0, 1, 7, 1_800_000_000_000} {
+		after := lifeAfter(before, 0, now)
+		require.Greater(t, after, before)
+		require.True(t, lifeFacts{life: after}.over(before))
+		require.True(t, lifeFacts{life: after, begun: true}.over(before))
+		require.False(t, lifeFacts{life: after, begun: true}.over(after), "the live one goes on")
+		require.Greater(t, lifeAfter(0, after, now), after, "reset again before anything was committed")
+	}
+	require.True(t, lifeFacts{begun: true}.over(1), "the mark was forgotten, others have begun anew")
+	require.False(t, lifeFacts{}.over(1), "nothing is committed, and nothing says that it was reset")
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/snapshot"
 )
 
 // errOtherLife ends an instance that has slept while the application was cancelled and its state deleted. It took part in
 // what is over; whether something goes on is for those to say who start anew.
-var errOtherLife = errors.New("the application was cancelled, and its state is deleted")
+var errOtherLife = errors.New("the application was cancelled, and its state is deleted (or it was reset)")
 
 // openLife comes before the group is joined: whoever was a member of it in one life knows that it was this one.
 func (s *service) openLife(ctx context.Context) error { return s.reads.beginLife(ctx) }
@@ -19,9 +20,9 @@ func (s *service) openLife(ctx context.Context) error { return s.reads.beginLife
 // beginLife learns which life of the application this process belongs to, which is the one of now.
 func (r *reads) beginLife(ctx context.Context) error {
 	for {
-		committed, err := groupOffsets(ctx, r.cl, r.group, false)
+		now, err := r.lifeNow(ctx)
 		if err == nil {
-			r.life = lifeOf(committed)
+			r.life = now.life
 			return nil
 		}
 		if !kafka.IsRetriable(err) || kafka.IsUnreachable(err) { // a broker that answers says what it waits for; the others had their time
@@ -33,32 +34,70 @@ func (r *reads) beginLife(ctx context.Context) error {
 	}
 }
 
-// Outlived reports that the application was cancelled, and its state deleted, since this process began.
-func (r reads) Outlived(ctx context.Context) error {
-	all, err := groupOffsets(ctx, r.cl, r.group, false)
-	if err != nil {
-		return err
-	}
-	return r.sameLife(ctx, all)
+// lifeFacts is what a group says about the life of its application.
+type lifeFacts struct {
+	life  uint64
+	begun bool // handles of it are committed
 }
 
-// sameLife refuses positions that are of a later life. A partition without any says nothing, so the others are asked.
+// lifeNow reads it: what is committed says it, and where nothing is, what the last reset has left.
+func (r reads) lifeNow(ctx context.Context) (lifeFacts, error) {
+	committed, err := groupOffsets(ctx, r.cl, r.group, false)
+	if err != nil {
+		return lifeFacts{}, err
+	}
+	for _, c := range committed {
+		if c.Found {
+			return lifeFacts{life: lifeOf(committed), begun: true}, nil
+		}
+	}
+	life, err := readAfterReset(ctx, r.cl, r.group)
+	return lifeFacts{life: life}, err
+}
+
+// over says that a process that began in a life is of the past: a later one has begun, or a reset, whose mark is not there,
+// has been followed by one that does not know of it.
+func (f lifeFacts) over(began uint64) bool {
+	return f.life > began || f.begun && f.life < began
+}
+
+// Outlived reports that the application was cancelled, and its state deleted, since this process began.
+func (r reads) Outlived(ctx context.Context) error {
+	now, err := r.lifeNow(ctx)
+	if err == nil && now.over(r.life) {
+		err = fault.Stopf(fault.OK, "%w", errOtherLife)
+	}
+	return err
+}
+
+// sameLife refuses positions that are of another life than this process. A partition without any says nothing, and neither
+// does one that a cancel has not come to: then the others are asked.
 func (r reads) sameLife(ctx context.Context, got map[element.TopicPartition]kafka.Committed) error {
 	life, unknown := lifeOf(got), false
 	for _, c := range got {
 		unknown = unknown || !c.Found
 	}
-	if unknown && life == 0 {
-		all, err := groupOffsets(ctx, r.cl, r.group, false)
-		if err != nil {
-			return err
-		}
-		life = lifeOf(all)
-	}
-	if life > r.life {
+	switch {
+	case life > r.life:
 		return fault.Stopf(fault.OK, "%w", errOtherLife)
+	case life < r.life, unknown && life == 0:
+		return r.Outlived(ctx)
 	}
 	return nil
+}
+
+// ofThisLife gives the metadata of a position as it is to be understood in a life: a handle of an earlier one, which a cancel
+// has left that was interrupted, has no state any more.
+func ofThisLife(metadata string, life uint64) string {
+	h, err := snapshot.ParseHandle(metadata)
+	if err != nil || h.Life >= life {
+		return metadata
+	}
+	text, err := h.WithoutState(life).Encode()
+	if err != nil {
+		return metadata
+	}
+	return text
 }
 
 // settleCancel deletes the state after a cancel that keeps none, if this instance was the last one. err is how the engine
@@ -73,8 +112,7 @@ func (s *service) settleCancel(ctx context.Context, err error) error {
 	ctx = context.WithoutCancel(ctx)
 	bounded, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	now := reads{cl: s.reads.cl, group: s.reads.group}
-	if now.beginLife(bounded) == nil && now.life > s.reads.life {
+	if errors.Is(s.reads.Outlived(bounded), errOtherLife) {
 		return s.outlived()
 	}
 	if err != nil || s.ops.unfinished() != nil {

@@ -50,7 +50,7 @@ func (r reads) Stable(ctx context.Context, tps []element.TopicPartition) (map[el
 	}
 	out := make(map[element.TopicPartition]engine.Committed, len(got))
 	for tp, c := range got {
-		out[tp] = engine.Committed{Found: c.Found, Offset: c.Offset, LeaderEpoch: c.LeaderEpoch, Metadata: c.Metadata}
+		out[tp] = engine.Committed{Found: c.Found, Offset: c.Offset, LeaderEpoch: c.LeaderEpoch, Metadata: ofThisLife(c.Metadata, r.life)}
 	}
 	return out, nil
 }

@@ -78,8 +78,10 @@ func PlanReset(ctx context.Context, application string, cfg Config) (*Reset, err
 	return r, nil
 }
 
-func (r *Reset) client() (*kgo.Client, error) {
-	cl, err := kafka.NewClient(kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-reset", Logger: r.cfg.Logger, Extra: r.cfg.ClientOptions})
+func (r *Reset) client() (*kgo.Client, error) { return r.clientFor("reset") }
+
+func (r *Reset) clientFor(what string) (*kgo.Client, error) {
+	cl, err := kafka.NewClient(kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-" + what, Logger: r.cfg.Logger, Extra: r.cfg.ClientOptions})
 	if err != nil {
 		return nil, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}
@@ -169,6 +171,9 @@ func (r *Reset) Do(ctx context.Context) error {
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
 	if err := r.endLeft(ctx, cl); err != nil {
+		return err
+	}
+	if err := r.keepLife(ctx, cl); err != nil {
 		return err
 	}
 	if err := r.deleteGroups(ctx, cl, adm); err != nil {

@@ -61,9 +61,15 @@ type Handle struct {
 	// PartitionCount is the topic's at the checkpoint.
 	PartitionCount int32
 	StoreID        string
-	// Life counts how often the application was cancelled with its state deleted. Whoever began in an earlier life than
-	// the one that the group's handles are of is over.
+	// Life grows when the application is cancelled with its state deleted, and when it is reset. Whoever began in an earlier
+	// life than the one that the group's handles are of is over, and so is the state of a handle of an earlier one.
 	Life uint64
+}
+
+// WithoutState gives the handle of the same position in a life to which no state of before belongs.
+func (h Handle) WithoutState(life uint64) Handle {
+	h.Kind, h.Root, h.Life = HandleEmpty, RootRef{Name: h.Root.Name}, life
+	return h
 }
 
 const (

@@ -82,7 +82,7 @@ func (p *Plain) commit(ctx context.Context, c checkpoint.Commit) error {
 	ctx, done := p.patient(ctx)
 	defer done()
 	start := time.Now()
-	err := p.sendAll(ctx, cl.Client, c.Offsets)
+	_, err := p.sendAll(ctx, cl.Client, c.Offsets)
 	p.stats.Offsets += time.Since(start)
 	if err != nil {
 		return err
@@ -92,15 +92,15 @@ func (p *Plain) commit(ctx context.Context, c checkpoint.Commit) error {
 }
 
 // sendAll sends the offsets piece by piece. One that may be more than the coordinator writes at once is cut, and sent in
-// smaller ones: whatever part of it was taken is taken again.
-func (p *Plain) sendAll(ctx context.Context, cl *kgo.Client, all []checkpoint.OffsetCommit) error {
+// smaller ones: whatever part of it was taken is taken again. begun says that some may be committed.
+func (p *Plain) sendAll(ctx context.Context, cl *kgo.Client, all []checkpoint.OffsetCommit) (begun bool, err error) {
 	ps := p.sizes.begin(p.cfg.Group, all)
-	for i, begun := 0, false; i < len(ps); {
+	for i := 0; i < len(ps); {
 		cut, lost, err := p.send(ctx, cl, all, ps[i], begun)
+		begun = begun || lost || err == nil && !cut
 		if err != nil {
-			return err
+			return begun, err
 		}
-		begun = begun || lost || !cut
 		if cut {
 			ps = p.sizes.cut(p.cfg.Group, all, ps, i)
 			continue
@@ -108,7 +108,17 @@ func (p *Plain) sendAll(ctx context.Context, cl *kgo.Client, all []checkpoint.Of
 		p.sizes.taken()
 		i++
 	}
-	return nil
+	return begun, nil
+}
+
+// CommitOffsets commits offsets without a Plain: nothing was produced. It sends them as Plain.Commit does, as long as the fence
+// vouches for the member, in several requests where they are too many for one; begun says that some of them may be committed.
+func (c Config) CommitOffsets(ctx context.Context, cl *kgo.Client, offsets []checkpoint.OffsetCommit) (begun bool, err error) {
+	p, err := NewPlain(c)
+	if err != nil {
+		return false, err
+	}
+	return p.sendAll(ctx, cl, offsets)
 }
 
 func (p *Plain) refused(step Step, rec fault.Recovery, code fault.Code, cause error) error {

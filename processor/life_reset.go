@@ -1,0 +1,84 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/kafka"
+)
+
+// lifeGroup is the group that keeps, over a reset, which life the application begins with next, as the metadata of an offset.
+// Whoever sleeps through the reset finds its own life over. Nobody joins it, and the broker forgets it some day
+// (offsets.retention.minutes).
+func lifeGroup(application string) string { return application + ".life" }
+
+const lifeNote = "life "
+
+// readAfterReset gives the life that begins after the last reset, 0 without one. Where the group may not be read there is
+// none either: what is committed tells then, as soon as anything is.
+func readAfterReset(ctx context.Context, cl *kgo.Client, application string) (life uint64, err error) {
+	kept, err := groupOffsets(ctx, cl, lifeGroup(application), false)
+	if err != nil && !kafka.IsDenied(err) {
+		return 0, err
+	}
+	for _, c := range kept {
+		if text, ok := strings.CutPrefix(c.Metadata, lifeNote); ok && c.Found {
+			if n, err := strconv.ParseUint(text, 10, 63); err == nil {
+				life = max(life, n)
+			}
+		}
+	}
+	return life, nil
+}
+
+// lifeAfter is later than any life of before, also where what was kept of them is gone.
+func lifeAfter(committed, kept uint64, now time.Time) uint64 {
+	return max(committed+1, kept+1, uint64(max(now.UnixMilli(), 0)))
+}
+
+// keepLife says, before a reset deletes what is committed, which life comes after it. As long as anything is committed that
+// counts, so an interrupted reset has changed nothing by it. An application that has committed nothing has no life to end.
+func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
+	committed, err := groupOffsets(ctx, cl, r.Application, false)
+	if err != nil || len(committed) == 0 {
+		return err
+	}
+	kept, err := readAfterReset(ctx, cl, r.Application)
+	if err != nil {
+		return err
+	}
+	note := lifeNote + strconv.FormatUint(lifeAfter(lifeOf(committed), kept, time.Now()), 10)
+	inputs := slices.SortedFunc(maps.Keys(committed), func(a, b element.TopicPartition) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	for _, tp := range inputs { // of one whose topic is there
+		offsets := kadm.Offsets{}
+		offsets.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, LeaderEpoch: -1, Metadata: note})
+		if err = kadm.NewClient(cl).CommitAllOffsets(ctx, lifeGroup(r.Application), offsets); err == nil {
+			return nil
+		}
+		if kafka.IsDenied(err) {
+			r.cfg.Logger.Warn(fmt.Sprintf("the life of the application cannot be kept in group %s: an instance that sleeps since before the reset may go on when it wakes up", lifeGroup(r.Application)), "error", err)
+			return nil
+		}
+		if !errors.Is(err, kerr.UnknownTopicOrPartition) {
+			break
+		}
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) { // nobody can go on with it
+		return nil
+	}
+	return kafka.Classify(err, "keep the life of the application in group %s", lifeGroup(r.Application))
+}
