@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millweir/millweir/internal/kafka"
 )
 
 // A cancel that deletes sleeps between its look at the positions and its commit, while the application works on and ends in
@@ -58,4 +61,36 @@ func TestCancelThatSleepsCommitsNothing(t *testing.T) {
 
 func TestRealCancelThatSleepsCommitsNothing(t *testing.T) {
 	cancelThatSleeps(realSite(t, 2).impatient())
+}
+
+// The positions are too many for one request: the topic of the coordinator takes little at once. A cancel that is killed
+// after the first of them has ended the life, and another one does the rest.
+func TestRealCancelOfManyPartitions(t *testing.T) {
+	s := realSite(t, 12).impatient()
+	file := s.file(totals)
+	a := s.mortal(processorBinary(t), file, "a")
+	a.await("msg=processing")
+	s.orders(0, 400, 40)
+	s.caughtUp(a)
+	a.stop()
+	s.emptied()
+	limit := func(bytes string) {
+		set, err := s.adm.AlterTopicConfigs(s.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &bytes}}, kafka.OffsetsTopic)
+		require.NoError(t, err)
+		for _, r := range set {
+			require.NoError(t, r.Err)
+		}
+	}
+	limit("2000")
+	defer limit("1048588")
+	code, text := s.cancels(armedBinary(t), file, "FAILPOINT=offsets-before#4") // 12, 6, 3 are too many; 3 are taken
+	require.NotZero(t, code, text)
+	handles, files := s.stateful()
+	require.NotZero(t, files)
+	require.Less(t, handles, int(s.parts), "no request was taken")
+	require.NotZero(t, handles, "all were taken")
+	require.Eventually(t, func() bool { code, text = s.cancels(processorBinary(t), file); return code == 0 }, 20*time.Second, 100*time.Millisecond, "%s", text)
+	handles, files = s.stateful()
+	require.Zero(t, handles)
+	require.Zero(t, files)
 }

@@ -27,8 +27,8 @@
 //	    other. What is shown of a partition goes with it.
 //	I8  A command of the control topic is read by every instance that was a member of the group when it was sent, unless
 //	    the topic is being made again. None is begun twice, of the newest maxControlKnown.
-//	I9  A cancel deletes the state of an application by one commit of all its positions, which the broker takes only while
-//	    nobody is in the group; files go after it. A process of an earlier life commits nothing, deletes nothing and ends.
+//	I9  A cancel deletes the state of an application by a commit of all its positions, which the broker takes only if nobody
+//	    else has been in the group since they were read; files go after it. A process of an earlier life commits nothing, deletes nothing and ends.
 //
 // Goroutines: beside those of the clients and of the engine, one keeper of the local copy (badger backend only),
 // started by openLocal, and one search for transactions of instances that are gone, when that did not succeed at once; both
@@ -43,5 +43,5 @@
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
 // newest root), admin.go (what is seen and done from outside), attempts.go (what attempts ended of), waits.go (what a start waits for), metrics.go, metrics_lag.go and metrics_spill.go, control.go (commands to all
 // instances, where they are read), control_age.go (how old they are at most) and control_send.go (where they are sent), cancel.go, forget.go
-// and forget_plan.go (a cancel that deletes the state), life.go (which life of the application a process belongs to), reset.go, from.go (starts from a savepoint).
+// and forget_plan.go (a cancel that deletes the state), life.go and life_reset.go (which life of the application a process belongs to), reset.go, from.go (starts from a savepoint).
 package processor
