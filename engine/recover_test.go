@@ -189,10 +189,32 @@ func TestARecoveryWaitsForAllPartitions(t *testing.T) {
 	w.assign(3)
 	w.produce(500, 20)
 	w.caughtUp()
-	require.NoError(t, stop())
-	w.exact()
 	require.Len(t, told(), 1)
 	require.Len(t, told()[0].Tasks, 3, "together")
+
+	// Later partitions are shared as always, over attempts that fail too.
+	o.set(Member{ID: "b-2", Name: "b (host)"})
+	w.assign(2)
+	failed := make(chan struct{})
+	w.mu.Lock()
+	w.onCommit = func(checkpoint.Commit) (bool, error) {
+		w.onCommit = nil
+		close(failed)
+		return false, fault.Restartf(fault.Failed, "planned")
+	}
+	w.mu.Unlock()
+	w.produce(500, 20)
+	select {
+	case <-failed:
+	case <-time.After(8 * time.Second):
+		require.Fail(t, "no checkpoint is begun")
+	}
+	require.Eventually(t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.committed[w.at(0)].Offset == int64(len(w.logs[0])) && w.committed[w.at(1)].Offset == int64(len(w.logs[1]))
+	}, 8*time.Second, time.Millisecond, "it waits for partitions that are another's")
+	require.NoError(t, stop())
 }
 
 func TestARecoveryIsRefusedBesideAMemberThatLives(t *testing.T) {

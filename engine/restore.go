@@ -272,7 +272,7 @@ func (a *attempt) commitStart() error {
 		a.last = recovered
 		a.markCommitted(*recovered)
 	}
-	a.r.cfg.RecoverFromStore = false // the wish is for the start, not for what happens later
+	a.r.cfg.RecoverFromStore, a.r.parted = false, false // the wish is for the start, not for what happens later
 	return nil
 }
 

@@ -80,8 +80,26 @@ func forget(ctx context.Context, application string, cfg Config, of uint64) (For
 		}
 		return err
 	})
-	return out, err
+	return out, f.verdict(err)
 }
+
+// verdict says how an attempt ended that did not succeed. Once the end of the life may have been committed nobody may be told
+// that the state is whole.
+func (f *forgetter) verdict(err error) error {
+	var still *stillMembers
+	switch {
+	case err == nil:
+		return nil
+	case f.ended > 0 && (errors.As(err, &still) || errors.Is(err, kafkasrc.ErrNotAlone)):
+		return fault.Stopf(fault.NotRunning, "the state is given up, or may be, and no file is deleted, since somebody has come meanwhile: cancel again: %s", err.Error())
+	case errors.Is(err, kafkasrc.ErrNotAlone), errors.Is(err, context.DeadlineExceeded):
+		return fault.Stopf(fault.NotRunning, "%w", err)
+	}
+	return err
+}
+
+// errElsewhere says that the state has been given up before, and that this directory is not where its files were.
+var errElsewhere = errors.New("the checkpoints are in another directory")
 
 // forgetClient is how one that deletes knows another.
 const forgetClient = "cancel"
@@ -110,6 +128,9 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 		return Forgotten{}, err
 	}
 	plan, err := f.look(ctx, st, member, holdings.Instances)
+	if errors.Is(err, errElsewhere) {
+		return Forgotten{}, member.Prove(ctx)
+	}
 	if err != nil {
 		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
@@ -150,6 +171,9 @@ func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafka
 	plan, err := planForget(committed, incarnation, of)
 	if err == nil {
 		err = sameStore(ctx, st, committed)
+	}
+	if fault.CodeOf(err) == fault.HandleMismatch && len(plan.Handles) == 0 {
+		err = errElsewhere
 	}
 	f.seen = committed
 	return plan, err
@@ -245,10 +269,10 @@ func sameStore(ctx context.Context, st snapshot.Storage, committed map[element.T
 	id, read := "", false
 	for tp, c := range committed {
 		h, err := snapshot.ParseHandle(c.Metadata)
-		if err != nil || h.Kind != snapshot.HandleCheckpoint {
+		if err != nil || h.StoreID == "" {
 			continue
 		}
-		if !read { // once, and only where a handle asks for it
+		if !read { // once, and only where a handle asks for it; also one without state says whose files these are
 			if id, err = snapshot.ReadStoreID(ctx, st); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}

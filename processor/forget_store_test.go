@@ -34,11 +34,16 @@ func TestTheStoreIsAskedOnceForItsID(t *testing.T) {
 	st := &openings{Storage: mem}
 	require.NoError(t, sameStore(t.Context(), st, map[element.TopicPartition]kafka.Committed{{Topic: "in"}: {Found: true}}))
 	require.Zero(t, st.n)
+	kind := snapshot.HandleCheckpoint
 	of := func(id string) map[element.TopicPartition]kafka.Committed {
 		out := map[element.TopicPartition]kafka.Committed{}
 		for p := range int32(50) {
 			name := element.CheckpointName{ID: 1, Incarnation: 1}
-			text, err := snapshot.Handle{Kind: snapshot.HandleCheckpoint, StoreID: id, Root: snapshot.RootRef{Name: name, Path: "app/i1/chk-" + name.String() + ".root"}}.Encode()
+			root := snapshot.RootRef{Name: name}
+			if kind == snapshot.HandleCheckpoint {
+				root.Path = "app/i1/chk-" + name.String() + ".root"
+			}
+			text, err := snapshot.Handle{Kind: kind, StoreID: id, Root: root}.Encode()
 			require.NoError(t, err)
 			out[element.TopicPartition{Topic: "in", Partition: p}] = kafka.Committed{Found: true, Metadata: text}
 		}
@@ -46,5 +51,7 @@ func TestTheStoreIsAskedOnceForItsID(t *testing.T) {
 	}
 	require.NoError(t, sameStore(t.Context(), st, of(repo.StoreID())))
 	require.Equal(t, 1, st.n)
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(sameStore(t.Context(), st, of("another"))))
+	kind = snapshot.HandleEmpty // what a cancel has left says whose the files are
 	require.Equal(t, fault.HandleMismatch, fault.CodeOf(sameStore(t.Context(), st, of("another"))))
 }

@@ -22,7 +22,9 @@ import (
 // lifeGroup is the group that keeps, over a reset, which life the application begins with next, as the metadata of an offset.
 // Whoever sleeps through the reset finds its own life over. Nobody joins it, and the broker forgets it some day
 // (offsets.retention.minutes).
-func lifeGroup(application string) string { return application + ".life" }
+//
+// No application has a name with a colon, so the group is not another one's.
+func lifeGroup(application string) string { return application + ":life" }
 
 const lifeNote = "life "
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 var _ Directories = (*Local)(nil)
@@ -46,6 +48,12 @@ func (l *Local) Retire(ctx context.Context, prefix string, before time.Time) (bo
 		}
 		if err := l.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, l.fault("retire "+prefix, err)
+		}
+	}
+	if err == nil {
+		var e vfs.Entry
+		if e, err = l.fs.Stat(dir); err == nil && !e.Dir {
+			return false, nil // a link to one: to remove it would take what lies behind it out of sight, empty or not
 		}
 	}
 	if err == nil {

@@ -448,3 +448,25 @@ func TestABrokenInodeIsNotAbsence(t *testing.T) {
 	m.broken = nil
 	require.NoError(t, r.VerifyAll(ctx, nil, func(v Verified) { require.Empty(t, v.Damage) }))
 }
+
+// The directory of an instance that is gone may be a link to one elsewhere in the store. Removing that would succeed whatever
+// lies behind it.
+func TestALinkedDirectoryIsNotRetired(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "shop", "elsewhere"), 0o755))
+	file := filepath.Join(dir, "shop", "i-0", "file")
+	require.NoError(t, os.Symlink("elsewhere", filepath.Dir(file)))
+	require.NoError(t, os.WriteFile(file, []byte("x"), 0o644))
+	l, err := OpenLocal(dir)
+	require.NoError(t, err)
+	defer l.Close()
+	for _, left := range []bool{true, false} { // with and without something in it
+		gone, err := l.Retire(ctx, "shop/i-0/", time.Now())
+		require.NoError(t, err)
+		require.False(t, gone)
+		if left {
+			require.FileExists(t, file)
+			require.NoError(t, os.Remove(file))
+		}
+	}
+}

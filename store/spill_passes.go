@@ -167,5 +167,5 @@ func (r *passReader) take(key, value []byte) {
 		half.append(e.Key, e.Value)
 	}
 	r.s.data, r.s.at, r.more = half.data, half.at, true
-	r.high = r.s.key(uint32(len(half.at) - 1))
+	r.high = append([]byte{}, r.s.key(uint32(len(half.at)-1))...) // not nil where it is the empty key: that is no bound
 }

@@ -35,9 +35,9 @@ func Again(ctx context.Context, cl *kgo.Client, do func(context.Context) error) 
 
 func (l limits) again(ctx context.Context, cl *kgo.Client, do func(context.Context) error) error {
 	begun := time.Now()
-	heard, wait := begun, stableFirst
+	heard, wait, cut := begun, stableFirst, l.reach-l.hear
 	for {
-		most := max(l.hear, time.Until(heard.Add(l.reach-l.hear)))
+		most := max(l.hear, time.Until(heard.Add(cut)))
 		bounded, cancel := context.WithTimeout(ctx, most)
 		err := do(bounded)
 		mute := bounded.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded)
@@ -53,6 +53,9 @@ func (l limits) again(ctx context.Context, cl *kgo.Client, do func(context.Conte
 			heard = time.Now()
 		case l.hears(ctx, cl):
 			heard = time.Now()
+			if mute {
+				cut *= 2 // the cluster answers, so what was asked may take longer than a broker is waited for
+			}
 		case ctx.Err() == nil && time.Since(heard) >= l.reach:
 			return fault.Restartf(fault.Unreachable, "%w within %v: %w", ErrNoBroker, l.reach, err)
 		}
@@ -71,13 +74,27 @@ func endedWith(ended, last error) error {
 	return fmt.Errorf("%w (%w)", ended, last)
 }
 
-// hears asks any broker which brokers there are. A client asks a broker that has died for as long as it knows it: what it has
-// learnt of coordinators and leaders is forgotten only with that.
+// hears asks which brokers there are, and whether any of them answers at all. The question is put to one that the client
+// picks, which may be the one that hangs, and to each that it knows. A client asks a broker that has died for as long as it
+// knows it: what it has learnt of coordinators and leaders is forgotten only with the first.
 func (l limits) hears(ctx context.Context, cl *kgo.Client) bool {
 	bounded, cancel := context.WithTimeout(ctx, l.hear)
 	defer cancel()
-	req := kmsg.NewPtrMetadataRequest()
-	req.Topics = []kmsg.MetadataRequestTopic{}
-	_, err := req.RequestWith(bounded, cl)
-	return err == nil
+	brokers := append(cl.DiscoveredBrokers(), cl.SeedBrokers()...)
+	answers := make(chan error, len(brokers)+1)
+	ask := func(request func(context.Context, kmsg.Request) (kmsg.Response, error)) {
+		req := kmsg.NewPtrMetadataRequest()
+		req.Topics = []kmsg.MetadataRequestTopic{}
+		_, err := request(bounded, req)
+		answers <- err
+	}
+	go ask(cl.Request)
+	for _, b := range brokers {
+		go ask(b.Request)
+	}
+	heard := false
+	for range cap(answers) { // all of them end with bounded; the first one's answer is waited for, since it counts twice
+		heard = <-answers == nil || heard
+	}
+	return heard
 }

@@ -82,6 +82,7 @@ func TestOnlyWhereNoBrokerAnswersItIsCalledSo(t *testing.T) {
 		"nobody is there":       {[]string{closedPort(t), closedPort(t)}, fails(dead), l.reach, true},
 		"nobody says anything":  {[]string{closedPort(t)}, mute, l.reach, true},
 		"one has died":          {b.cfg.Brokers, fails(dead), l.total, false},
+		"one of two hangs":      {[]string{hung(t), b.cfg.Brokers[0]}, mute, l.total, false},
 		"one says nothing":      {b.cfg.Brokers, mute, l.total, false},
 		"one is not ready":      {[]string{closedPort(t)}, fails(kerr.CoordinatorLoadInProgress), l.total, false},
 		"one refuses for good":  {b.cfg.Brokers, fails(kerr.GroupAuthorizationFailed), 0, false},
@@ -104,4 +105,24 @@ func TestOnlyWhereNoBrokerAnswersItIsCalledSo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hung gives the address of one that takes connections and never answers.
+func hung(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String() // the kernel takes them
+}
+
+// What takes longer than a broker is waited for is not cut off again and again, as long as brokers answer.
+func TestASlowAnswerIsWaitedForLonger(t *testing.T) {
+	t.Parallel()
+	l := limits{total: 5 * time.Second, reach: 400 * time.Millisecond, hear: 200 * time.Millisecond}
+	tries := 0
+	require.NoError(t, l.again(within(t, 10*time.Second), client(t, newBed(t, 1).cfg), func(ctx context.Context) error {
+		tries++
+		return sleep(ctx, 500*time.Millisecond)
+	}))
+	require.Equal(t, 3, tries, "200, 400 and 800 ms")
 }
