@@ -94,7 +94,7 @@ func (a *attempt) mergeAtStart() {
 // onMerged keeps the full runs for the next root. A merge that failed is tried again after the next checkpoint, or made
 // needless by it: see renew.
 //
-// What was committed meanwhile has its round then. It must not wait for the next commit, which may never come: more
+// What was committed meanwhile is cleaned up behind then. It must not wait for the next commit, which may never come: more
 // checkpoints than are to be retained would lie there for as long as nothing changes.
 func (a *attempt) onMerged(e event) {
 	a.keepMerged(e.merged)
@@ -103,7 +103,7 @@ func (a *attempt) onMerged(e event) {
 	}
 	if late := a.merge.late; late != nil {
 		a.merge.late = nil
-		a.house(*late)
+		a.round(*late, nil)
 	}
 }
 

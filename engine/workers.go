@@ -354,15 +354,19 @@ func (a *attempt) markCommitted(ref snapshot.RootRef) {
 const markTimeout = 5 * time.Second
 
 // house removes what no retained checkpoint needs and merges chains that have grown too long. None of it is on the way
-// of the next checkpoint and none of it can fail one; only one round runs at a time, and one more follows for what was
-// committed meanwhile.
+// of the next checkpoint and none of it can fail one; only one round runs at a time. What was committed meanwhile has the
+// removal after it; its chains are looked at after the next commit.
 func (a *attempt) house(ref snapshot.RootRef) {
 	if a.merge.doing != nil {
 		a.merge.late = &ref
 		return
 	}
+	a.round(ref, a.due())
+}
+
+func (a *attempt) round(ref snapshot.RootRef, due []snapshot.TaskEntry) {
 	store, lis := a.r.ports.Checkpoints, a.r.lis
-	due, round := a.due(), &mergeRound{}
+	round := &mergeRound{}
 	a.merge.doing = round
 	group := a.groupCleaner()
 	a.spawn(func() {
