@@ -53,8 +53,7 @@ func withoutState(facts []snapshot.TaskFacts) []snapshot.TaskFacts {
 			if err != nil || !input.Found {
 				continue
 			}
-			h.Kind, h.Root = snapshot.HandleEmpty, snapshot.RootRef{Name: h.Root.Name}
-			if text, err := h.Encode(); err == nil {
+			if text, err := h.WithoutState(h.Life).Encode(); err == nil {
 				input.Metadata = text
 			}
 		}

@@ -25,10 +25,7 @@ type outputs struct {
 
 // lookAtOutputs reads them. A topic that is gone may come back: the attempt fails and another one looks again.
 func (s *service) lookAtOutputs(ctx context.Context) error {
-	var names []string
-	for _, out := range s.plan.Sinks {
-		names = append(names, out.Topic)
-	}
+	names := outputTopics(s.plan)
 	if len(names) == 0 {
 		return nil
 	}

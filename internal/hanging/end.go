@@ -3,6 +3,8 @@ package hanging
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -102,7 +104,7 @@ func readStates(ctx context.Context, cl *kgo.Client, parts map[int32]bool, see f
 		}
 	}
 	cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{stateTopic: from})
-	defer cl.RemoveConsumePartitions(map[string][]int32{stateTopic: keysOf(parts)})
+	defer cl.RemoveConsumePartitions(map[string][]int32{stateTopic: slices.Collect(maps.Keys(parts))})
 	ctx, cancel := context.WithTimeout(ctx, decisionsLimit)
 	defer cancel()
 	for len(left) > 0 {
@@ -122,14 +124,6 @@ func readStates(ctx context.Context, cl *kgo.Client, parts map[int32]bool, see f
 		})
 	}
 	return nil
-}
-
-func keysOf(m map[int32]bool) []int32 {
-	var out []int32
-	for k := range m {
-		out = append(out, k)
-	}
-	return out
 }
 
 // End writes the lost marker of a hanging transaction, as it was decided. The user needs CLUSTER_ACTION.

@@ -56,6 +56,21 @@ func whatIs(m fs.FileMode) string {
 	return "of an unknown kind"
 }
 
+// regular gives an opened file back if it is a regular one, and closes it otherwise.
+func regular(f *os.File, name string) (*os.File, error) {
+	st, err := f.Stat()
+	if err == nil {
+		if what := whatIs(st.Mode()); what != "" {
+			err = &NotFileError{Name: name, What: what}
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // explain finds the directory on the way to a name that is a link which is not followed. It has a look only at errors that
 // such a link has: no other error costs more than it did.
 func explain(root *os.Root, name string, err error) error {

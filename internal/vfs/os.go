@@ -46,13 +46,7 @@ func (o *OS) Open(name string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st, err = f.Stat(); err == nil {
-		if what := whatIs(st.Mode()); what != "" {
-			err = &NotFileError{Name: name, What: what}
-		}
-	}
-	if err != nil {
-		f.Close()
+	if f, err = regular(f, name); err != nil {
 		return nil, err
 	}
 	return osFile{f}, nil

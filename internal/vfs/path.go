@@ -37,17 +37,7 @@ func OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		st, err := f.Stat()
-		if err == nil {
-			if what := whatIs(st.Mode()); what != "" {
-				err = &NotFileError{Name: name, What: what}
-			}
-		}
-		if err != nil {
-			f.Close()
-			return nil, err
-		}
-		return f, nil
+		return regular(f, name)
 	}
 }
 
