@@ -66,6 +66,7 @@ type attempt struct {
 	imports   bool                    // tasks come from the savepoint, and nothing of them is committed yet
 	claiming  bool
 	merge     mergeState
+	quiet     *time.Timer          // until housekeeping without a commit
 	startID   element.CheckpointID // names what is merged at the start; no checkpoint has it
 	events    chan event
 	wg        sync.WaitGroup // everything the attempt starts

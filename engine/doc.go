@@ -58,7 +58,7 @@
 //	ports.go, config.go, listener.go    what is needed from outside, what is set, who is told
 //	runner.go, attempt.go               attempts and restarts, an attempt's life
 //	intake.go, restore.go, recover.go   from committed offsets to tasks
-//	idle.go                             what is done while standing by
+//	house.go, idle.go                   housekeeping behind commits and without them, and while standing by
 //	together.go                         recoveries that need all partitions
 //	from.go, claim.go, moved.go         starts from a savepoint, its end, state that changes its place
 //	join.go, leave.go                   tasks that come and go

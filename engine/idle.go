@@ -32,7 +32,7 @@ func (i *idle) round(ctx context.Context, r *Runner) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if report, err := r.ports.CleanIdle(ctx); ctx.Err() == nil {
+		if report, err := r.ports.CleanIdle(ctx, false); ctx.Err() == nil {
 			r.lis.cleaned(report, err)
 		}
 	}()

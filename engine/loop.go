@@ -41,6 +41,8 @@ type pending struct {
 func (a *attempt) loop() error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	a.quiet = time.NewTimer(a.r.cfg.CleanGroupInterval)
+	defer a.quiet.Stop()
 	drain := a.stop.Done()
 	if err := a.reconcile(); err != nil { // the assignment may have changed while the states were restored
 		return err
@@ -60,6 +62,8 @@ func (a *attempt) loop() error {
 			}
 		case <-timer.C:
 			actions = a.co.Tick(a.now())
+		case <-a.quiet.C:
+			a.houseQuiet()
 		case <-a.patience:
 			actions = a.drainedLoop(true)
 		case <-drain:

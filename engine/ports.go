@@ -229,8 +229,8 @@ type Ports struct {
 	// where the first partition of the first source is owned, so in one instance of the group. It may be nil.
 	CleanGroup func(ctx context.Context) (snapshot.CleanReport, error)
 	// CleanIdle removes what this instance has left and nothing needs. The engine calls it now and then while the instance
-	// stands by. It may be nil.
-	CleanIdle func(ctx context.Context) (snapshot.CleanReport, error)
+	// stands by, or has tasks, which is busy, and commits nothing. It may be nil.
+	CleanIdle func(ctx context.Context, busy bool) (snapshot.CleanReport, error)
 	// Others gives the other members of the group. It may be nil; it is asked where all partitions are needed.
 	Others func(ctx context.Context) ([]Member, error)
 	// WriteSavepoint writes a savepoint into a directory; OpenSavepoint opens one that was written.

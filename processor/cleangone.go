@@ -21,12 +21,14 @@ func (s *service) cleanGone(ctx context.Context) (snapshot.CleanReport, error) {
 	return s.repo.CleanGone(ctx, s.goneInput())
 }
 
-// cleanIdle removes what this instance has left there while it stands by.
-func (s *service) cleanIdle(ctx context.Context) (snapshot.CleanReport, error) {
+// cleanIdle removes what this instance has left there while it commits nothing; busy, it has tasks.
+func (s *service) cleanIdle(ctx context.Context, busy bool) (snapshot.CleanReport, error) {
 	if s.cfg.DisabledCheckpoints {
 		return snapshot.CleanReport{}, nil
 	}
-	return s.repo.CleanIdle(ctx, s.goneInput())
+	in := s.goneInput()
+	in.Busy = busy
+	return s.repo.CleanIdle(ctx, in)
 }
 
 func (s *service) goneInput() snapshot.GoneInput {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,8 @@ type GoneInput struct {
 	// Now is compared with the time that the Storage gives a file. A clock that is ahead of the Storage's shortens Grace by
 	// the difference, one behind it lengthens it.
 	Now time.Time
+	// Busy: CleanIdle is called by an instance that has tasks.
+	Busy bool
 }
 
 // committedTries bounds how often Committed is asked because a root that it named was removed before it was read: its task
@@ -91,10 +94,18 @@ func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, 
 // CleanGone, and so is why nothing is lost, also when this process is stopped on the way and others go on meanwhile. It may
 // have been replaced without knowing it: what its successor writes is not judged, since that one may be at work on it, however
 // old it is. The directory and the announcement stay.
+//
+// Where in.Busy says so the instance has tasks, checkpoints may be written and committed meanwhile, and only Clean and Merge must
+// not run: an instance whose partitions are quiet comes to no Clean either. Then what may still be named by a root of this
+// process stays as well: everything of checkpoints newer than the newest that it is known to have committed, and its merged runs until
+// Forget. What those checkpoints name of older files, the handles or the merged runs name, too.
 func (r *Repository) CleanIdle(ctx context.Context, in GoneInput) (CleanReport, error) {
 	g, err := r.newGoneCleaner(ctx, in)
 	if err != nil {
 		return CleanReport{}, err
+	}
+	if in.Busy {
+		g.own = r.dir
 	}
 	for i := range g.first.instances {
 		if own := g.first.instances[i]; own.dir == r.dir {
@@ -106,7 +117,7 @@ func (r *Repository) CleanIdle(ctx context.Context, in GoneInput) (CleanReport, 
 		return CleanReport{}, nil
 	}
 	if err := g.read(); err != nil {
-		return CleanReport{}, fmt.Errorf("nothing is deleted of this instance, which stands by: %w", err)
+		return CleanReport{}, fmt.Errorf("nothing is deleted of this instance, which has committed nothing for a while: %w", err)
 	}
 	return r.deleteAll(ctx, g.judge())
 }
@@ -119,8 +130,27 @@ func (r *Repository) newGoneCleaner(ctx context.Context, in GoneInput) (*goneCle
 // judge decides what goes.
 func (g *goneCleaner) judge() *cleanPlan {
 	g.judgeCommitted()
+	if g.in.Busy {
+		g.spareWork()
+	}
 	g.judgeRoots()
 	return g.judgeFiles()
+}
+
+// spareWork takes what this process may be at work on out of what is judged.
+func (g *goneCleaner) spareWork() {
+	g.r.mu.Lock()
+	merged := slices.Collect(maps.Values(g.r.merged))
+	g.r.mu.Unlock()
+	for _, in := range g.gone { // this one
+		in.all = slices.DeleteFunc(in.all, func(f FileInfo) bool {
+			p := parseFilePath(f.Name)
+			if p.kind == fullFile {
+				return slices.Contains(merged, f.Name)
+			}
+			return g.r.writes(p.name) && p.name.ID > g.newest
+		})
+	}
 }
 
 // goneCleaner is a cleaner of other instances' directories.

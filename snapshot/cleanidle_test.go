@@ -63,3 +63,40 @@ func TestCleanIdleOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 	_, err = next.ReadRoot(ctx, *after)
 	require.NoError(t, err)
 }
+
+// a has tasks of which no record comes. What b has superseded goes, and what was merged for a task that has left; what a may
+// be at work on stays, however old it is.
+func TestCleanIdleBesideTasksSparesWhatIsInProgress(t *testing.T) {
+	g := newGoneBed(t)
+	prev, root := commits(t, g.a, 1, 50, 50, nil, nil, taskB)
+	g.handles = append(g.handles, *prev)
+	name := nameOf(51, 1)
+	refs, err := g.a.Persist(ctx, name, []TaskDelta{delta(taskB, counts, 50, 51, change{"totals/acc|x": val("late")})})
+	require.NoError(t, err)
+	left, err := g.a.Merge(ctx, nameOf(50, 1), g.root.Tasks[0]) // of a task that has left: the chain of b
+	require.NoError(t, err)
+	in := g.input()
+	in.Busy = true
+	in.Now = g.now.Add(1000 * time.Hour)
+	rep, err := g.a.CleanIdle(ctx, in)
+	require.NoError(t, err)
+	require.Equal(t, 10, rep.Deleted, "roots and markers")
+	require.Contains(t, g.files("a"), left.File)
+	g.a.Forget(left)
+	g.mergeAll()
+	g.mergeAll() // what was merged fits nowhere in its chain any more
+	g.handles = append(g.handles, *prev)
+	in = g.input()
+	in.Busy, in.Now = true, g.now.Add(1000*time.Hour)
+	rep, err = g.a.CleanIdle(ctx, in)
+	require.NoError(t, err)
+	require.Equal(t, 6, rep.Deleted, "its runs, which b does not use any more, and what was merged")
+	require.NotContains(t, g.files("a"), left.File)
+
+	root.Name, root.Predecessor = name, prev
+	root.Tasks[0].Runs = append(root.Tasks[0].Runs, refs[0].Run)
+	_, err = g.a.WriteRoot(ctx, root)
+	require.NoError(t, err)
+	_, err = g.a.Verify(ctx, root.Tasks[0])
+	require.NoError(t, err)
+}

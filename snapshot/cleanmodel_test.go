@@ -39,6 +39,7 @@ func TestCleanersNeverTakeWhatTheGroupNeeds(t *testing.T) {
 	require.Positive(t, sum.DeletedGone)
 	require.Positive(t, sum.DirsGone)
 	require.Positive(t, sum.DeletedIdle)
+	require.Positive(t, sum.DeletedQuiet)
 	require.Positive(t, sum.DeletedFailed)
 	require.Positive(t, sum.Discarded)
 }
@@ -251,6 +252,8 @@ func (c *cluster) step() {
 		c.cleanFailed(pick(c, c.procs))
 	case n < 59:
 		c.cleanIdle(pick(c, c.procs))
+	case n < 63:
+		c.cleanQuiet(pick(c, c.procs))
 	default:
 		c.checkpoint(pick(c, alive), c.rng.IntN(5) > 0, c.rng.IntN(5) > 0)
 	}
@@ -473,6 +476,20 @@ func (c *cluster) cleanIdle(p *proc) {
 	c.count(err)
 	c.stats.DeletedIdle += rep.Deleted
 	p.busy, p.merging, p.cleaning, p.idle = false, false, false, false
+}
+
+// cleanQuiet is for a process with tasks or without, that goes on with its checkpoints meanwhile.
+func (c *cluster) cleanQuiet(p *proc) {
+	if p.merging || p.cleaning {
+		return
+	}
+	p.merging, p.cleaning = true, true
+	in := c.goneInput()
+	in.Busy = true
+	rep, err := p.r.CleanIdle(ctx, in)
+	c.count(err)
+	c.stats.DeletedQuiet += rep.Deleted
+	p.merging, p.cleaning = false, false
 }
 
 func (c *cluster) check() {

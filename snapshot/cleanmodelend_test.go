@@ -11,7 +11,7 @@ import (
 )
 
 type clusterStats struct {
-	Commits, Moves, Stops, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedFailed, Discarded int
+	Commits, Moves, Stops, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedQuiet, DeletedFailed, Discarded int
 }
 
 func (s *clusterStats) add(o clusterStats) {
@@ -24,6 +24,7 @@ func (s *clusterStats) add(o clusterStats) {
 	s.DeletedGone += o.DeletedGone
 	s.DirsGone += o.DirsGone
 	s.DeletedIdle += o.DeletedIdle
+	s.DeletedQuiet += o.DeletedQuiet
 	s.DeletedFailed += o.DeletedFailed
 	s.Discarded += o.Discarded
 }
