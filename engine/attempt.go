@@ -184,19 +184,24 @@ func (a *attempt) prepare() error {
 	return a.commitStart()
 }
 
-// forgetLost lets go what was kept of tasks that the last attempt had and that went to other instances.
+// forgetLost lets go what was kept of tasks that the last attempt had and that went to other instances. Merged runs go also
+// when their tasks have come back: while this process was out of the group others took it for gone, or it was replaced, and
+// who decided then that a run which no root names may go can be slow to delete it.
 func (a *attempt) forgetLost() {
-	for id := range a.merge.full {
-		if a.tasks[id] == nil {
-			a.forgetMerged(id)
-		}
-	}
-	maps.DeleteFunc(a.merge.bad, func(id element.TaskID, _ *unmerged) bool { return a.tasks[id] == nil })
-	for _, id := range a.r.had {
+	lost := func(id element.TaskID, epoch uint64) bool { return a.tasks[id] == nil || a.tasks[id].epoch != epoch }
+	all := false // subtasks behind exchanges have no epoch, and move with all others
+	for id, epoch := range a.r.had {
+		all = all || a.brake != nil && lost(id, epoch)
 		if a.tasks[id] == nil && a.r.ports.Local != nil {
 			a.r.ports.Local.Left(id)
 		}
 	}
+	for id := range a.merge.full {
+		if all || lost(id, a.r.had[id]) {
+			a.forgetMerged(id)
+		}
+	}
+	maps.DeleteFunc(a.merge.bad, func(id element.TaskID, _ *unmerged) bool { return a.tasks[id] == nil })
 	a.r.had = nil
 }
 
@@ -370,8 +375,9 @@ func (a *attempt) keepStates() {
 	if a.tasks == nil {
 		return
 	}
-	a.r.kept, a.r.had = map[element.TaskID]*keptState{}, a.order
+	a.r.kept, a.r.had = map[element.TaskID]*keptState{}, map[element.TaskID]uint64{}
 	for id, t := range a.tasks {
+		a.r.had[id] = t.epoch
 		if !t.whole || t.root == nil || t.spoiled.Load() {
 			continue
 		}

@@ -50,7 +50,7 @@ func (r *Runner) letGo() {
 		r.ports.Checkpoints.Forget(ref)
 	}
 	if r.ports.Local != nil {
-		for _, id := range r.had {
+		for id := range r.had {
 			r.ports.Local.Left(id)
 		}
 	}

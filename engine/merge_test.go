@@ -39,9 +39,33 @@ func (m lateMerge) Forget(run snapshot.RunRef) {
 	m.Checkpoints.Forget(run)
 }
 
-// Nobody hears of a merge that ends after its attempt. Its run is used by the next attempt all the same, or given up.
+// Nobody hears of a merge that ends after its attempt. Its run is used by the next attempt all the same.
 func TestAMergeThatOutlivesItsAttemptIsNotLost(t *testing.T) {
+	var fail atomic.Bool
+	named, forgotten := outlivingMerge(t, func(w *world) {
+		w.onCommit = func(checkpoint.Commit) (bool, error) {
+			if fail.CompareAndSwap(true, false) {
+				return false, errPlanted
+			}
+			return true, nil
+		}
+	}, func(*world) { fail.Store(true) })
+	require.True(t, named)
+	require.False(t, forgotten)
+}
+
+// Its partition was lost and has come back. Others may have taken the instance for gone meanwhile, and decided that the run
+// goes: no root names it.
+func TestAMergedRunIsGivenUpWithTheOwnershipThatItWasMadeUnder(t *testing.T) {
+	named, forgotten := outlivingMerge(t, func(*world) {}, func(w *world) { w.assign(1) })
+	require.False(t, named)
+	require.True(t, forgotten)
+}
+
+// outlivingMerge tells what becomes of a run that is merged when its attempt ends. end lets it end.
+func outlivingMerge(t *testing.T, prepare, end func(*world)) (isNamed, isForgotten bool) {
 	w := newWorld(t, 1)
+	prepare(w)
 	merged := make(chan snapshot.RunRef, 1)
 	var forgot sync.Map
 	var named atomic.Bool
@@ -60,14 +84,15 @@ func TestAMergeThatOutlivesItsAttemptIsNotLost(t *testing.T) {
 	ref := <-merged
 	run.Store(&ref)
 	merged <- ref // only the first one is late
-	w.assign(1)   // a new epoch: the attempt ends
+	end(w)
 	w.produceUntil(func() bool {
-		_, forgotten := forgot.Load(ref.File)
-		return named.Load() || forgotten
+		_, isForgotten = forgot.Load(ref.File)
+		return named.Load() || isForgotten
 	})
 	w.caughtUp()
 	require.NoError(t, stop())
 	w.exact()
+	return named.Load(), isForgotten
 }
 
 // rooted wraps the checkpoints: it sees the roots.

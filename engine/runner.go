@@ -50,7 +50,7 @@ type Runner struct {
 	states       states
 	merged       map[element.TaskID]snapshot.RunRef // full runs for the next root, see mergeState
 	unmerged     map[element.TaskID]*unmerged       // the same of chains that cannot be merged
-	had          []element.TaskID                   // of the last attempt: the local copy is told when they do not come back
+	had          map[element.TaskID]uint64          // tasks of the last attempt and their ownership epochs: see forgetLost
 	cleanedGroup time.Time                          // when CleanGroup was last called
 	granted      atomic.Bool                        // the wish for a savepoint: what is committed comes from it
 	claimed      bool                               // nothing is left of the claimed savepoint, or it is a person's to look at

@@ -45,8 +45,8 @@ import (
 // Data without a root is judged by the same order. Its root is written before the commit, and the listing is made after the
 // read: a root that is not there now was not committed by the transactions that the ids were taken from, and those to
 // come are of this process. That it was committed, superseded and removed is possible; then what of its data is in use is
-// named by other roots. A merged run of a predecessor goes as well: who may come back looks whether it is there
-// (WriteRoot), and one of this process that is still to be used is known (Forget).
+// named by other roots. A merged run of a predecessor goes as well: this process has replaced it in the group, and who comes
+// back names none that it had (Merge). One of this process that is still to be used is known (Forget).
 //
 // A data file that has a marker but no root stays: that root is lost, and it is not for this call to bury the rest.
 func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts) (CleanReport, error) {

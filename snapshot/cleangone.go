@@ -45,8 +45,8 @@ const committedTries = 3
 //   - at once when it is known to be superseded: a root all of whose tasks have NumRetained newer committed ones (one is
 //     enough for a root that is not known to be committed itself), and the files that only such roots name;
 //   - after Grace otherwise: a root that is not known to be committed and newer than all of a task that are, if the group
-//     knows all its tasks; the data of a checkpoint without a root; a merged run, unless the chain that it was merged from
-//     is still in use.
+//     knows all its tasks; the data of a checkpoint without a root; a merged run;
+//   - in no case a merged run, as long as the chain that it was merged from is still in use.
 //
 // Why nothing is lost that a committed handle needs, now or later. Let H be the root that the handle of a task T names
 // when Committed is asked. H and all that it names is kept. Every root that T's owner, whoever that is, commits later
@@ -60,8 +60,8 @@ const committedTries = 3
 //   - A zombie of the gone instance, stopped before it committed a root that was listed, cannot commit it any more. If it had
 //     sent the offsets when Live was asked, they are in its transaction, and Committed waits for the end of that: either the
 //     root is H then, or it was aborted. If it had not, the broker refuses them, for it is no member. When it joins again it
-//     starts from H as everybody does. What it keeps in memory over that is merged runs; so they stay while
-//     they can still take the place of runs of T's newest committed root.
+//     starts from H as everybody does, and forgets what it has merged (see Merge). In case it does not, merged runs stay while
+//     they can still take the place of runs of T's newest committed root, also when roots that name them are superseded.
 //   - A zombie of a process that cleans up deletes by what it has decided before it was stopped. That is true for ever: of
 //     what T's later roots name, H names all that was listed. The same holds for two that clean up at once.
 //   - Recovery from the store takes the newest usable committed root of a task. As long as one of the NumRetained newest is
@@ -289,10 +289,10 @@ func (g *goneCleaner) mayGo(in *instanceFiles, p filePath, f FileInfo, chains ma
 		return g.roots[root.String()].root != nil && !g.needed[root.String()]
 	case g.needed[f.Name]:
 		return false
-	case g.superseded[f.Name], p.kind == packFile && g.superseded[root.String()]:
+	case p.kind == packFile && g.superseded[root.String()]:
 		return true
 	}
-	return g.old(f) && !(p.kind == fullFile && g.fits(f, chains[p.task]))
+	return (g.superseded[f.Name] || g.old(f)) && !(p.kind == fullFile && g.fits(f, chains[p.task]))
 }
 
 // fits reports whether a merged run may take the place of runs of a chain: one of them ends where it ends. One that cannot

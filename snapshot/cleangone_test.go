@@ -203,6 +203,23 @@ func TestCleanGoneKeepsAMergedRunThatStillFits(t *testing.T) {
 	require.Equal(t, []string{"a"}, g.clean().Gone)
 }
 
+// That a root which named it came to nothing, and is superseded, changes nothing about that.
+func TestCleanGoneKeepsAMergedRunThatStillFitsWhenItsRootIsSuperseded(t *testing.T) {
+	g := newGoneBed(t)
+	e := g.root.Tasks[0]
+	full, err := g.a.Merge(ctx, nameOf(44, 1), TaskEntry{Task: taskA, States: counts, Runs: e.Runs[:5]})
+	require.NoError(t, err)
+	e.Runs = []RunRef{full}
+	ref, err := g.a.WriteRoot(ctx, &Root{Name: nameOf(45, 1), ClusterID: "cluster-1", Tasks: []TaskEntry{e}})
+	require.NoError(t, err)
+	g.clean()
+	require.Contains(t, g.files("a"), full.File)
+	require.NotContains(t, g.files("a"), ref.Path)
+	g.mergeAll()
+	g.now = g.now.Add(2 * time.Hour)
+	require.Equal(t, []string{"a"}, g.clean().Gone)
+}
+
 func TestCleanGoneDeletesNothingWhenItCannotTell(t *testing.T) {
 	damage := func(path string) func(*goneBed) {
 		return func(g *goneBed) {

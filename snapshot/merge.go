@@ -19,8 +19,9 @@ import (
 //
 // A name is used once for each task.
 //
-// Clean leaves the file alone until a committed root names it, the task is merged again, or Forget is called. A task
-// without runs gives the zero RunRef.
+// Clean leaves the file alone until a committed root names it, the task is merged again, or Forget is called. Cleaners of
+// other processes know nothing of it: whoever was out of the group, or lost the task, names what it has merged before in no
+// root any more. A task without runs gives the zero RunRef.
 func (r *Repository) Merge(ctx context.Context, name element.CheckpointName, entry TaskEntry) (RunRef, error) {
 	if len(entry.Runs) == 0 {
 		return RunRef{}, nil
