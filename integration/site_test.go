@@ -58,7 +58,9 @@ func fakeSite(t *testing.T, parts int32, opts ...kfake.Opt) *site {
 	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	embedded.MendGroups(c)
+	end, err := embedded.MendGroups(c)
+	require.NoError(t, err)
+	t.Cleanup(end)
 	s := newSite(t, c.ListenAddrs(), parts)
 	s.fake = c
 	return s

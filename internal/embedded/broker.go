@@ -44,8 +44,9 @@ type Broker struct {
 	addr    string
 	id      string
 
-	closeOnce sync.Once
-	closeErr  error
+	endMending func() // what MendGroups began
+	closeOnce  sync.Once
+	closeErr   error
 }
 
 // startTimeout bounds what Start waits for the broker's first answers; they come within milliseconds.
@@ -97,7 +98,9 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	b.cluster = cluster
-	MendGroups(cluster)
+	if b.endMending, err = MendGroups(cluster); err != nil {
+		return nil, errors.Join(fmt.Errorf("broker: %w", err), b.Close())
+	}
 	if notes != nil {
 		notes.watch(cluster)
 	}
@@ -177,6 +180,9 @@ func (b *Broker) Close() error {
 	b.closeOnce.Do(func() {
 		if b.client != nil {
 			b.client.Close()
+		}
+		if b.endMending != nil {
+			b.endMending()
 		}
 		b.cluster.Close()
 		b.unlock()

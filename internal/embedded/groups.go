@@ -17,7 +17,8 @@ const (
 	mostSyncHold = 10 * time.Second
 )
 
-// MendGroups keeps kfake from losing count of who has joined a group's round. It is called before the cluster has clients.
+// MendGroups keeps kfake from losing members that wait, see keeper, and count of who has joined a group's round. It is called
+// before the cluster has clients; end is, before the cluster is closed.
 //
 // kfake counts the members that wait in a JoinGroup and lets the round go on when all do. A member that is removed while
 // it waits is taken off that count, but also when it waits in SyncGroup for the plan, where the count is 0 already:
@@ -32,7 +33,11 @@ const (
 // So nobody gets to wait in SyncGroup: the request of a member that is not the leader is kept back until the leader's has
 // come, with which kfake answers it at once. When that takes longer, it is answered as a broker does that begins another
 // round; the member joins, kfake tells it the same round again, and it comes back with the same request.
-func MendGroups(c *kfake.Cluster) {
+func MendGroups(c *kfake.Cluster) (end func(), err error) {
+	k, err := keepSessions(c)
+	if err != nil {
+		return nil, err
+	}
 	m := &mender{rounds: map[string]*round{}}
 	c.ControlKey(kmsg.SyncGroup.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
 		r := req.(*kmsg.SyncGroupRequest)
@@ -56,6 +61,7 @@ func MendGroups(c *kfake.Cluster) {
 		resp.ErrorCode = kerr.RebalanceInProgress.Code
 		return resp, nil, true
 	})
+	return k.close, nil
 }
 
 // mender knows the newest round of each group.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -18,20 +19,21 @@ type member struct {
 	ctx          context.Context
 	cl           *kgo.Client
 	instance, id string
+	session      time.Duration
 }
 
-func newMember(ctx context.Context, t *testing.T, b *Broker, instance string) *member {
+func newMember(ctx context.Context, t *testing.T, b *Broker, instance string, session time.Duration) *member {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()))
 	require.NoError(t, err)
 	t.Cleanup(cl.Close)
-	return &member{t: t, ctx: ctx, cl: cl, instance: instance}
+	return &member{t: t, ctx: ctx, cl: cl, instance: instance, session: session}
 }
 
 // join sends a join and gives its answer when the round has all members.
 func (m *member) join() <-chan *kmsg.JoinGroupResponse {
 	req := kmsg.NewPtrJoinGroupRequest()
 	req.Group, req.MemberID, req.InstanceID, req.ProtocolType = "g", m.id, &m.instance, "consumer"
-	req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = 10_000, 60_000
+	req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = int32(m.session.Milliseconds()), 60_000
 	p := kmsg.NewJoinGroupRequestProtocol()
 	p.Name, p.Metadata = "range", []byte("any")
 	req.Protocols = append(req.Protocols, p)
@@ -64,12 +66,14 @@ func (m *member) sync(generation int32, plan ...string) <-chan *kmsg.SyncGroupRe
 	return answer
 }
 
+const longSession = 10 * time.Second
+
 // pair gives two members that have joined and have no plan yet; the first is the leader.
-func pair(ctx context.Context, t *testing.T, b *Broker) (leader, other *member, generation int32) {
-	leader, other = newMember(ctx, t, b, "a"), newMember(ctx, t, b, "b")
-	first := <-leader.join()
-	require.NotNil(t, first)
-	require.Equal(t, leader.id, first.LeaderID)
+func pair(ctx context.Context, t *testing.T, b *Broker, first, second time.Duration) (leader, other *member, generation int32) {
+	leader, other = newMember(ctx, t, b, "a", first), newMember(ctx, t, b, "b", second)
+	alone := <-leader.join()
+	require.NotNil(t, alone)
+	require.Equal(t, leader.id, alone.LeaderID)
 	late := other.join()
 	awaitRound(t, b)
 	again := <-leader.join()
@@ -94,7 +98,7 @@ func TestGroupGoesOnAfterAMemberIsReplacedThatWaitsForThePlan(t *testing.T) {
 	b, err := Start(ctx, Config{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close()) }()
-	leader, killed, generation := pair(ctx, t, b)
+	leader, killed, generation := pair(ctx, t, b, longSession, longSession)
 	waits := killed.sync(generation)
 	select {
 	case got := <-waits:
@@ -102,7 +106,7 @@ func TestGroupGoesOnAfterAMemberIsReplacedThatWaitsForThePlan(t *testing.T) {
 		require.Equal(t, kerr.RebalanceInProgress.Code, got.ErrorCode)
 	case <-time.After(2 * syncHold):
 	}
-	restarted := newMember(ctx, t, b, "b")
+	restarted := newMember(ctx, t, b, "b", longSession)
 	back := restarted.join()
 	awaitRound(t, b)
 	led := leader.join()
@@ -121,7 +125,7 @@ func TestGroupGivesThePlanToAMemberThatAsksForItFirst(t *testing.T) {
 	b, err := Start(ctx, Config{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close()) }()
-	leader, other, generation := pair(ctx, t, b)
+	leader, other, generation := pair(ctx, t, b, longSession, longSession)
 	early := <-other.sync(generation)
 	require.NotNil(t, early)
 	require.Equal(t, kerr.RebalanceInProgress.Code, early.ErrorCode)
@@ -137,4 +141,33 @@ func TestGroupGivesThePlanToAMemberThatAsksForItFirst(t *testing.T) {
 		require.NoError(t, kerr.ErrorForCode(m.answer.ErrorCode))
 		require.Equal(t, "part of "+m.id, string(m.answer.MemberAssignment))
 	}
+}
+
+// A member that has joined waits for one that is frozen, for longer than its own session: it stays a member, and the round
+// ends when the session of the frozen one does.
+func TestGroupKeepsAMemberThatWaitsForTheOthers(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	require.NoError(t, err)
+	defer c.Close()
+	end, err := MendGroups(c)
+	require.NoError(t, err)
+	defer end()
+	b := &Broker{cluster: c, addr: c.ListenAddrs()[0]}
+	waits, frozen, generation := pair(ctx, t, b, 400*time.Millisecond, 1200*time.Millisecond)
+	planned := waits.sync(generation, waits.id, frozen.id)
+	require.NotNil(t, <-planned)
+	beat := kmsg.NewPtrHeartbeatRequest()
+	beat.Group, beat.MemberID, beat.Generation = "g", waits.id, generation
+	_, err = beat.RequestWith(ctx, waits.cl)
+	require.NoError(t, err)
+
+	last := <-waits.join()
+	require.NotNil(t, last)
+	require.NoError(t, kerr.ErrorForCode(last.ErrorCode))
+	require.Greater(t, last.Generation, generation)
+	require.Equal(t, waits.id, last.LeaderID)
+	require.Len(t, last.Members, 1)
 }
