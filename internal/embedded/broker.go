@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // Config says what broker to start.
@@ -70,7 +71,7 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 	var notes *journal
 	if cfg.DataDir != "" {
 		dir := filepath.Join(cfg.DataDir, "cluster")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := vfs.MkdirAll(dir, 0o755); err != nil {
 			return nil, fault.Stopf(fault.CheckpointDir, "broker: data directory: %w", err)
 		}
 		lock, err := lockDir(cfg.DataDir)
@@ -78,6 +79,10 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 			return nil, fault.Stopf(fault.CheckpointDir, "broker: data directory: %w", err)
 		}
 		b.lock = lock
+		if err := checkFiles(dir); err != nil {
+			b.unlock()
+			return nil, fault.Stopf(fault.CheckpointDir, "broker: data directory: %w", err)
+		}
 		opts = append(opts, kfake.DataDir(dir))
 		if cfg.SyncWrites {
 			opts = append(opts, kfake.SyncWrites())

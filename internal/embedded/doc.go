@@ -15,13 +15,16 @@
 //	I4  Without SyncWrites what a client saw acknowledged survives the end of the process, kill -9 included, but not
 //	    a loss of power. With it every write is fsynced before it is acknowledged.
 //	I5  Close waits until everything is on disk and reports what could not be written.
+//	I6  What is no regular file, or may not be read and written, under the name of one of its files is refused at the start,
+//	    and stays as it is.
 //
 // kfake has no transaction log: it writes the markers and offsets of a commit one after the other. A note that is made
 // before lets the next start complete a commit that had begun, as a real broker does; see journal.go.
 //
 // Goroutines: those of kfake, which end with Close. The package starts none of its own.
 //
-// Files: broker.go (start, topics, close), repair.go (what a killed broker left open), segments.go (kfake's files),
+// Files: broker.go (start, topics, close), repair.go (what a killed broker left open), files.go (what must be
+// files), segments.go (kfake's files),
 // journal.go (the note of a commit), groups.go (the rounds of groups are counted right), topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go
 // and lock_other.go (the lock on the data directory).
 package embedded

@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // lockDir takes the lock of a data directory. The kernel frees it with the process, however that ends.
 func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "broker.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := vfs.OpenFile(filepath.Join(dir, "broker.lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}

@@ -57,21 +57,20 @@ type partition struct {
 // readPartitions reads the partitions of a killed broker. Of commit markers it notes those of one transaction. It cuts off
 // a last batch without index entry: it was not acknowledged, and kfake would take it for one outside of any transaction.
 func readPartitions(dir string, of transaction) (out []*partition, err error) {
-	dirs, err := os.ReadDir(filepath.Join(dir, "partitions"))
+	dirs, err := os.ReadDir(filepath.Join(dir, partitionsDir))
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
 	for _, d := range dirs {
-		i := strings.LastIndexByte(d.Name(), '-')
-		n, perr := strconv.ParseInt(d.Name()[i+1:], 10, 32)
-		if i < 1 || perr != nil {
+		escaped, n, ok := partitionOf(d.Name())
+		if !ok {
 			continue
 		}
-		topic, err := url.PathUnescape(d.Name()[:i])
+		topic, err := url.PathUnescape(escaped)
 		if err != nil {
 			continue
 		}
-		p := &partition{dir: filepath.Join(dir, "partitions", d.Name()), topic: topic, number: int32(n), open: map[int64]int16{}, committed: map[transaction]bool{of: false}}
+		p := &partition{dir: filepath.Join(dir, partitionsDir, d.Name()), topic: topic, number: n, open: map[int64]int16{}, committed: map[transaction]bool{of: false}}
 		if err := p.read(); err != nil {
 			return nil, fmt.Errorf("partition %s: %w", d.Name(), err)
 		}

@@ -47,7 +47,7 @@ var allowed = map[string][]string{
 	"pipeline":                  {"element", "topology", "serde", "serde/json", "serde/avro", "internal/yamlx", "internal/fault"},
 	"config":                    {"engine/restart", "internal/rules", "processor", "pipeline", "topology", "internal/yamlx", "internal/fault"},
 	"internal/testbed":          {"integration/kafkatest", franz},
-	"internal/embedded":         {"internal/fault", franz},
+	"internal/embedded":         {"internal/fault", "internal/vfs", franz},
 	"internal/verify":           {"internal/fault", "internal/kafka", franz},
 	"internal/demo":             {"internal/fault", "internal/kafka", "internal/embedded", "internal/verify", "examples", "element", franz},
 	"internal/sabotage":         {"element", "checkpoint", "snapshot", "engine"},
