@@ -322,7 +322,7 @@ func (s *sender) uncovered(ctx context.Context) ([]string, error) {
 			}
 		}
 	}
-	committed, err := groupOffsets(ctx, s.cl, s.application, false)
+	committed, err := kafka.GroupOffsets(ctx, s.cl, s.application, false)
 	if err != nil {
 		return nil, err
 	}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -153,7 +151,7 @@ func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafka
 	if err := f.fence(ctx, member, instances); err != nil {
 		return forgetting{}, err
 	}
-	committed, err := groupOffsets(ctx, f.cl, f.Application, true)
+	committed, err := kafka.GroupOffsets(ctx, f.cl, f.Application, true)
 	if err != nil {
 		return forgetting{}, err
 	}
@@ -283,32 +281,4 @@ func sameStore(ctx context.Context, st snapshot.Storage, committed map[element.T
 		}
 	}
 	return nil
-}
-
-// groupOffsets gives all that a group has committed. stable waits for open transactions.
-func groupOffsets(ctx context.Context, cl *kgo.Client, group string, stable bool) (map[element.TopicPartition]kafka.Committed, error) {
-	var all kadm.OffsetResponses
-	err := kafka.Again(ctx, cl, func(ctx context.Context) (err error) {
-		if all, err = kadm.NewClient(cl).FetchOffsets(ctx, group); err == nil {
-			err = all.Error()
-		}
-		return err
-	})
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, kafka.Classify(err, "read the offsets of group %s", group)
-	}
-	out := map[element.TopicPartition]kafka.Committed{}
-	var tps []element.TopicPartition
-	all.Each(func(o kadm.OffsetResponse) {
-		tp := element.TopicPartition{Topic: o.Topic, Partition: o.Partition}
-		tps = append(tps, tp)
-		out[tp] = kafka.Committed{Offset: o.At, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, Found: o.At >= 0}
-	})
-	if stable && len(tps) > 0 {
-		return kafka.StableOffsets(ctx, cl, group, tps)
-	}
-	return out, nil
 }

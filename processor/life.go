@@ -42,7 +42,7 @@ type lifeFacts struct {
 
 // lifeNow reads it: what is committed says it, and where nothing is, what the last reset has left.
 func (r reads) lifeNow(ctx context.Context) (lifeFacts, error) {
-	committed, err := groupOffsets(ctx, r.cl, r.group, false)
+	committed, err := kafka.GroupOffsets(ctx, r.cl, r.group, false)
 	if err != nil {
 		return lifeFacts{}, err
 	}

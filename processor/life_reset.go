@@ -31,7 +31,7 @@ const lifeNote = "life "
 // readAfterReset gives the life that begins after the last reset, 0 without one. Where the group may not be read there is
 // none either: what is committed tells then, as soon as anything is.
 func readAfterReset(ctx context.Context, cl *kgo.Client, application string) (life uint64, err error) {
-	kept, err := groupOffsets(ctx, cl, lifeGroup(application), false)
+	kept, err := kafka.GroupOffsets(ctx, cl, lifeGroup(application), false)
 	if err != nil && !kafka.IsDenied(err) {
 		return 0, err
 	}
@@ -53,7 +53,7 @@ func lifeAfter(committed, kept uint64, now time.Time) uint64 {
 // keepLife says, before a reset deletes what is committed, which life comes after it. As long as anything is committed that
 // counts, so an interrupted reset has changed nothing by it. An application that has committed nothing has no life to end.
 func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
-	committed, err := groupOffsets(ctx, cl, r.Application, false)
+	committed, err := kafka.GroupOffsets(ctx, cl, r.Application, false)
 	if err != nil || len(committed) == 0 {
 		return err
 	}

@@ -108,7 +108,7 @@ func noMembers(ctx context.Context, cl *kgo.Client, application string) error {
 func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
 	adm := kadm.NewClient(cl)
 	for _, g := range []string{r.Application, endsGroup(r.Application)} {
-		offsets, err := groupOffsets(ctx, cl, g, false)
+		offsets, err := kafka.GroupOffsets(ctx, cl, g, false)
 		if err != nil {
 			return err
 		}

@@ -59,23 +59,30 @@ func groupHandles(ctx context.Context, brokers []string, group string, infos []s
 		}
 		return nil, fault.Stopf(fault.Unreachable, "--brokers %v: no broker answers: %w", brokers, err)
 	}
-	committed, err := kafka.StableOffsets(bounded, cl, group, tps)
+	committed, err := kafka.GroupOffsets(bounded, cl, group, true)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			return nil, fault.Stopf(fault.Unreachable, "the offsets of group %s are not known after %v: %w", group, groupTimeout, err)
 		}
 		return nil, err
 	}
+	var life uint64 // the newest: what is of an earlier one has no state any more
+	for _, c := range committed {
+		if h, err := snapshot.ParseHandle(c.Metadata); err == nil {
+			life = max(life, h.Life)
+		}
+	}
 	out := make([]groupHandle, 0, len(tps))
 	for _, tp := range tps {
-		out = append(out, handleOf(tp, committed[tp]))
+		out = append(out, handleOf(tp, committed[tp], life))
 	}
 	return out, nil
 }
 
-func handleOf(tp element.TopicPartition, c kafka.Committed) groupHandle {
+func handleOf(tp element.TopicPartition, c kafka.Committed, life uint64) groupHandle {
 	g := groupHandle{Partition: tp.String(), Offset: c.Offset}
 	if !c.Found {
+		g.Offset = -1
 		g.Problem = "no committed offset"
 		return g
 	}
@@ -83,6 +90,8 @@ func handleOf(tp element.TopicPartition, c kafka.Committed) groupHandle {
 	switch {
 	case err != nil:
 		g.Problem = err.Error()
+	case h.Life < life:
+		g.Problem = fmt.Sprintf("starts without state: the application was cancelled since checkpoint %s, and its state deleted", h.Root.Name)
 	case h.Kind == snapshot.HandleEmpty:
 		g.Problem = "starts without state"
 	case h.Kind == snapshot.HandleUnsaved:

@@ -401,8 +401,26 @@ func TestCheckpointsListMarksWhatTheGroupNames(t *testing.T) {
 	_, stdout, _ = s.look("list", "--dir", s.dir, "--brokers", b.Addr())
 	require.Contains(t, stdout, "group: orders/0: not a millweir handle")
 
+	s.listsALaterLife(b.Addr(), adm, h)
 	code, _, stderr = s.look("list", "--dir", s.dir, "--brokers", "127.0.0.1:1")
 	require.Equal(t, 10, code, stderr)
+}
+
+// listsALaterLife: a cancel that deletes was interrupted behind its first request. Handles that it has not come to have no state.
+func (s *checkpointStore) listsALaterLife(addr string, adm *kadm.Client, before snapshot.Handle) {
+	_, err := adm.CreateTopic(s.t.Context(), 1, 1, nil, "other")
+	require.NoError(s.t, err)
+	o := kadm.Offsets{}
+	for topic, h := range map[string]snapshot.Handle{"orders": before, "other": before.WithoutState(before.Life + 1)} {
+		text, err := h.Encode()
+		require.NoError(s.t, err)
+		o.Add(kadm.Offset{Topic: topic, At: 300, LeaderEpoch: -1, Metadata: text})
+	}
+	require.NoError(s.t, adm.CommitAllOffsets(s.t.Context(), "shop", o))
+	code, stdout, stderr := s.look("list", "--dir", s.dir, "--brokers", addr)
+	require.Zero(s.t, code, stderr)
+	require.Contains(s.t, stdout, "group: orders/0: starts without state: the application was cancelled since checkpoint 3-0000000000000abc, and its state deleted\n")
+	require.NotRegexp(s.t, `(?m) orders/0$`, stdout)
 }
 
 func TestInspectShowsStagesAndWhatLiesInTheRoot(t *testing.T) {

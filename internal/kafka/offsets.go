@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -137,4 +138,33 @@ func stableGroup(group string, tps []element.TopicPartition) kmsg.OffsetFetchReq
 		g.Topics[i].Partitions = append(g.Topics[i].Partitions, tp.Partition)
 	}
 	return g
+}
+
+// GroupOffsets gives all that a group has committed, nothing for a group that does not exist. stable waits for open transactions, as
+// StableOffsets does.
+func GroupOffsets(ctx context.Context, cl *kgo.Client, group string, stable bool) (map[element.TopicPartition]Committed, error) {
+	var all kadm.OffsetResponses
+	err := Again(ctx, cl, func(ctx context.Context) (err error) {
+		if all, err = kadm.NewClient(cl).FetchOffsets(ctx, group); err == nil {
+			err = all.Error()
+		}
+		return err
+	})
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, Classify(err, "read the offsets of group %s", group)
+	}
+	out := map[element.TopicPartition]Committed{}
+	var tps []element.TopicPartition
+	all.Each(func(o kadm.OffsetResponse) {
+		tp := element.TopicPartition{Topic: o.Topic, Partition: o.Partition}
+		tps = append(tps, tp)
+		out[tp] = Committed{Offset: o.At, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, Found: o.At >= 0}
+	})
+	if stable && len(tps) > 0 {
+		return StableOffsets(ctx, cl, group, tps)
+	}
+	return out, nil
 }
