@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -27,9 +28,24 @@ const (
 
 // hangingLook says what the brokers hold open that nothing here can end, once for each.
 type hangingLook struct {
-	mu   sync.Mutex
-	last time.Time
-	told string
+	mu     sync.Mutex
+	last   time.Time
+	unsure map[hanging.Transaction]int // looks in a row that were not sure of it
+	told   string
+}
+
+// certain gives what hangs after a further look: what is sure, and what no coordinator has known in so many looks in a row. Such
+// a transaction is one whose transactional id has expired, or whose coordinator is not up; nobody but an administrator ends it.
+func (h *hangingLook) certain(f hanging.Findings) []hanging.Transaction {
+	before := h.unsure
+	h.unsure = map[hanging.Transaction]int{}
+	out := slices.Clone(f.Hanging)
+	for _, t := range f.Unsure {
+		if h.unsure[t] = before[t] + 1; h.unsure[t] >= hangingTries {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // tellHanging looks for hanging transactions, now and then: only an administrator can end them, and without a word of it
@@ -48,9 +64,16 @@ func (s *service) tellHanging(ctx context.Context) {
 	if err != nil || f.Denied != nil {
 		s.log.Debug("could not look for hanging transactions everywhere", "error", err, "denied", f.Denied)
 	}
+	if err != nil {
+		return // it says nothing of those that were seen before
+	}
 	var texts []string
-	for _, t := range f.Hanging {
-		texts = append(texts, t.String()+" of "+t.TransactionalID)
+	for _, t := range h.certain(f) {
+		who := t.TransactionalID
+		if who == "" {
+			who = fmt.Sprintf("producer %d, which no coordinator knows", t.ProducerID)
+		}
+		texts = append(texts, t.String()+" of "+who)
 	}
 	if text := strings.Join(texts, ", "); text != h.told {
 		h.told = text
