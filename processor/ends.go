@@ -34,6 +34,19 @@ const (
 // committed, or none is kept of this run, and kept. From then on what is kept counts, unless it is of another topic of that
 // name or the source says another end now. The broker forgets what is kept when nobody has asked for it for as long as it
 // keeps offsets (offsets.retention.minutes, seven days); a run that is left alone for so long is a new one.
+//
+// Nobody is a member of the group of the ends, so a process that was stopped between its reads and its commit, and has lost its
+// partitions meanwhile, can set an end that somebody else has kept since. It never costs a record or counts one twice: positions
+// are the application's group's, where such a process can commit nothing, and who has taken an end keeps to it to its end.
+// Who reads what it has set finds
+//
+//	an end of the same run, resolved earlier     the run ends there, or where it is if that is behind: one of two moments at which
+//	                                             it was begun
+//	one of an earlier run, or none of this topic a new end is resolved, later than the first: the run goes on to there. A start
+//	                                             after it takes part in the same run, and begins the next one only when that is
+//	                                             reached, too
+//
+// What is kept decides about nothing else but what Listener.Finished says.
 func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
 	out := make(map[element.TopicPartition]int64, len(tps))
 	if !end.Bounded() || len(tps) == 0 {
