@@ -51,7 +51,7 @@ var (
 // it, and both to the place they were written for, so that offsets rewritten or copied by another tool are noticed.
 type Handle struct {
 	Kind HandleKind
-	Root RootRef // for HandleEmpty and HandleUnsaved only Root.Name is set: the checkpoint at which the task started
+	Root RootRef // for HandleEmpty and HandleUnsaved only Root.Name is set, to the commit's: 0 at a start position
 	// Partition, Offset and LeaderEpoch repeat what the offset commit says; LeaderEpoch is -1 when not known.
 	Partition   int32
 	Offset      int64
