@@ -143,6 +143,7 @@ func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
 	require.Equal(t, 8, r.Offsets)
 	require.Equal(t, []string{app + "-checkpoints", app + "-control"}, r.Topics)
 	require.Positive(t, r.Files)
+	require.Equal(t, cfg.CheckpointsDir, r.CheckpointsDir)
 	require.Len(t, r.Local, 1)
 	require.Equal(t, []string{app + "/mine"}, r.Foreign)
 	require.NoError(t, r.Do(t.Context()))

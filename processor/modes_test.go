@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/engine"
+	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/serde"
@@ -118,6 +120,43 @@ func TestDisabledCheckpoints(t *testing.T) {
 		return err
 	}))
 	require.Empty(t, files)
+}
+
+// What says how checkpoints are taken holds no offset back without them, and no local copy is kept.
+func TestDisabledCheckpointsObeyNoOtherSetting(t *testing.T) {
+	testbed.Alongside(t)
+	s := newSettled(t)
+	s.cfg.DisabledCheckpoints, s.cfg.Backend, s.cfg.local = true, Badger, fast
+	s.cfg.MinPause, s.cfg.MaxConcurrent, s.cfg.Unaligned, s.cfg.AlignedTimeout = time.Hour, 3, true, time.Second
+	s.cfg.FullSnapshots, s.cfg.SyncSnapshots = true, true
+	stop := s.start(s.plan(0), s.cfg)
+	for round := range 2 { // the first commit of an attempt comes early in any case
+		s.put(10)
+		s.eventually(func() bool { return s.seen.Load() == int64(10*(round+1)) && s.lag(s.app) == 0 }, "the offsets are committed")
+	}
+	require.NoError(t, stop())
+	require.NoDirExists(t, filepath.Join(s.dir, "local"))
+}
+
+// No transaction can end, so its timeout bounds no failures that are tolerated.
+func TestAtLeastOnceToleratesBeyondTheTransactionTimeout(t *testing.T) {
+	testbed.Alongside(t)
+	s := newSettled(t)
+	s.cfg.Mode, s.cfg.TolerableFailures, s.cfg.Restart = AtLeastOnce, -1, restart.Config{Strategy: restart.None}
+	s.cfg.CheckpointTimeout, s.cfg.TransactionTimeout = 300*time.Millisecond, time.Second
+	var calls atomic.Int64
+	s.beforePersist(func(ctx context.Context) error {
+		if calls.Add(1) > 5 {
+			return nil
+		}
+		return hang(ctx)
+	})
+	s.put(10)
+	stop := s.start(s.plan(0), s.cfg)
+	s.eventually(func() bool { return s.lag(s.app) == 0 }, "the sixth checkpoint covers the work of all")
+	require.Equal(t, 5, s.givenUp())
+	require.Empty(t, s.failures())
+	require.NoError(t, stop())
 }
 
 // refusesSnapshots asks a service without checkpoints for what it cannot do: it says so at once, and goes on.

@@ -89,6 +89,22 @@ func TestSettingMemoryLimit(t *testing.T) {
 	}
 }
 
+// With the memory backend state stays in memory, whatever the limit.
+func TestSettingBackendMemorySpillsNothing(t *testing.T) {
+	testbed.Alongside(t)
+	const keys = 8000
+	for backend, spills := range map[Backend]bool{Memory: false, Badger: true} {
+		s := newSettled(t)
+		s.cfg.Backend, s.cfg.local = backend, fast
+		s.cfg.MemoryLimit, s.cfg.UncommittedLimit = 1<<20, 1<<20
+		stop := s.start(s.plan(0), s.cfg)
+		s.putWide(0, keys, keys, 1) // some 4 MB
+		s.eventually(func() bool { return s.seen.Load() == keys && s.lag(s.app) == 0 }, "all is committed")
+		require.Equal(t, spills, len(s.spillDirs()) > 0, backend)
+		require.NoError(t, stop())
+	}
+}
+
 // A state that is read in through another parallelism stays within the limit, before its first checkpoint, with it and after it.
 func TestImportedStateStaysWithinTheMemoryLimit(t *testing.T) {
 	const keys, limit = 12_000, 1 << 20 // some 6 MB

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -91,7 +92,9 @@ func TestSettingForce(t *testing.T) {
 		plan, err := b.Plan()
 		require.NoError(t, err)
 		if !force {
-			require.ErrorContains(t, Run(t.Context(), plan, s.cfg), "checkpointing.force")
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			require.ErrorContains(t, Run(ctx, plan, s.cfg), "checkpointing.force")
+			cancel()
 			continue
 		}
 		s.cfg.AdminListen = "127.0.0.1:0"

@@ -200,21 +200,32 @@ func TestSettingWriteBufferSize(t *testing.T) {
 	require.Less(t, written(true, 4<<10, 1<<20), 50, "the larger of the buffer and the threshold counts for savepoints, too")
 }
 
+// So many checkpoints are kept; one more may wait for the next cleaning up. At-least-once keeps two at least.
 func TestSettingNumRetained(t *testing.T) {
 	testbed.Alongside(t)
-	for retained, roots := range map[int][2]int{1: {1, 2}, 6: {6, 7}} {
-		s := newSettled(t)
-		s.cfg.RetainedCheckpoints = retained
-		stop := s.start(s.plan(0), s.cfg)
-		for len(s.done()) < 12 {
-			before := len(s.done())
-			s.put(10)
-			s.eventually(func() bool { return len(s.done()) > before }, "a checkpoint")
-		}
-		s.eventually(func() bool { n := s.files(".root"); return roots[0] <= n && n <= roots[1] }, "roots are cleaned up to those that are kept")
-		require.NoError(t, stop())
-		n := s.files(".root")
-		require.True(t, roots[0] <= n && n <= roots[1], "%d roots", n)
+	for name, c := range map[string]struct {
+		mode           Mode
+		retained, kept int
+	}{
+		"one":                {ExactlyOnce, 1, 1},
+		"six":                {ExactlyOnce, 6, 6},
+		"one, at-least-once": {AtLeastOnce, 1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSettled(t)
+			s.cfg.Mode, s.cfg.RetainedCheckpoints = c.mode, c.retained
+			stop := s.start(s.plan(0), s.cfg)
+			for len(s.done()) < 12 {
+				before := len(s.done())
+				s.put(10)
+				s.eventually(func() bool { return len(s.done()) > before }, "a checkpoint")
+			}
+			s.eventually(func() bool { n := s.files(".root"); return c.kept <= n && n <= c.kept+1 }, "roots are cleaned up to those that are kept")
+			require.Never(t, func() bool { return s.files(".root") < c.kept }, 200*time.Millisecond, 10*time.Millisecond)
+			require.NoError(t, stop())
+			n := s.files(".root")
+			require.True(t, c.kept <= n && n <= c.kept+1, "%d roots", n)
+		})
 	}
 }
 
