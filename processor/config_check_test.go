@@ -177,11 +177,12 @@ func TestIgnoredWithoutCheckpoints(t *testing.T) {
 	var want []string
 	for _, s := range []string{"checkpointing.mode at-least-once", "checkpointing.timeout 1s", "checkpointing.min-pause 1s", "checkpointing.max-concurrent 2", "checkpointing.tolerable-failures 3",
 		"checkpointing.unaligned true", "checkpointing.aligned-timeout 1s", "checkpointing.retention delete-on-cancellation", "checkpointing.prefer-checkpoint-for-recovery true", "checkpointing.force true",
-		"state.backend.async false", "state.backend.incremental false", "state.backend.fs.memory-threshold 0b", "state.backend.fs.write-buffer-size 1mb", "state.checkpoints.dir /c",
+		"state.backend.async false", "state.backend.incremental false", "state.backend.fs.memory-threshold 0b", "state.backend.fs.write-buffer-size 1mb",
 		"state.checkpoints.num-retained 1", "state.uncommitted-limit 1mb", "transaction.timeout 1h", "sink.hold-back-limit 1mb"} {
 		want = append(want, fmt.Sprintf("%s: checkpointing.interval disabled takes no checkpoints", s))
 	}
 	require.Equal(t, want, Ignored(c))
+	require.Equal(t, []string{"state.checkpoints.dir /c: checkpointing.interval disabled writes no checkpoints there; what is there is read at the start, which refuses to lose it"}, Limited(c))
 }
 
 // Without an exchange there is no channel in which a barrier could overtake.

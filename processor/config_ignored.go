@@ -54,7 +54,11 @@ func ignoredBy(plan *topology.Plan, c Config) []string {
 
 // Limited says which of the settings have less effect than one may think, likewise: one line each.
 func Limited(c Config) []string {
+	def := Config{DataDir: c.DataDir}.withDefaults()
 	c = c.withDefaults()
+	if c.DisabledCheckpoints && c.Storage == nil && c.CheckpointsDir != def.CheckpointsDir {
+		return []string{fmt.Sprintf("state.checkpoints.dir %s: checkpointing.interval disabled writes no checkpoints there; what is there is read at the start, which refuses to lose it", c.CheckpointsDir)}
+	}
 	if !c.DisabledCheckpoints && c.RetainedCheckpoints < c.retained() {
 		return []string{fmt.Sprintf("state.checkpoints.num-retained %d: checkpointing.mode at-least-once keeps %d, since the offsets may be those of the last but one", c.RetainedCheckpoints, c.retained())}
 	}
@@ -95,7 +99,6 @@ func ignoredWithout(c, def Config, note func(changed bool, setting string, value
 	note(c.FullSnapshots, "state.backend.incremental", false, why)
 	note(c.MemoryThreshold != def.MemoryThreshold, "state.backend.fs.memory-threshold", rules.Size(c.inlineBelow()), why)
 	note(c.WriteBufferSize != def.WriteBufferSize, "state.backend.fs.write-buffer-size", rules.Size(c.WriteBufferSize), why)
-	note(c.Storage == nil && c.CheckpointsDir != def.CheckpointsDir, "state.checkpoints.dir", c.CheckpointsDir, why)
 	note(c.RetainedCheckpoints != def.RetainedCheckpoints, "state.checkpoints.num-retained", c.RetainedCheckpoints, why)
 	note(c.UncommittedLimit != def.UncommittedLimit, "state.uncommitted-limit", rules.Size(c.UncommittedLimit), why)
 	note(c.TransactionTimeout != def.TransactionTimeout, "transaction.timeout", rules.Duration(c.TransactionTimeout), why)
