@@ -86,7 +86,7 @@ type owned struct {
 	halted     bool                    // it was told to take no records any more
 	gone       atomic.Bool             // it has left; set before quit is called
 	quit       func()                  // ends its goroutine
-	letGo      element.CheckpointID    // its committed offset leads to state of that checkpoint, which is let go
+	letGo      element.CheckpointID    // state up to that checkpoint, of the committed offset or in the store, is let go
 	recovered  bool                    // starts on the store's word: its committed offset is gone or of no use
 	whole      bool                    // the state is all of the committed entry, not a restore that broke off
 	spoiled    atomic.Bool             // a checkpoint could not read whole states, this one among them: the next attempt reads it from the last one

@@ -84,13 +84,8 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sourceNames()}
 	if snapshot.NeedsStored(in.facts) {
 		var err error
-		if want.All, err = a.r.ports.Checkpoints.List(in.ctx); err != nil {
+		if want.All, err = a.r.ports.Checkpoints.Stored(in.ctx); err != nil {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
-		}
-		for _, info := range want.All {
-			if info.Root == nil {
-				return nil, info.Err // it might hold any task
-			}
 		}
 	}
 	if err := in.openFrom(); err != nil {
@@ -168,7 +163,7 @@ func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, want snap
 			return nil, fmt.Errorf("%w; %s has no committed offset and may be in it", cause, tp)
 		}
 	}
-	input.Stored = storedOf(want.All)
+	input.Stored = want.All
 	decisions, err := snapshot.Resolve(input)
 	if err != nil {
 		return nil, in.stillRefused(err)
@@ -180,20 +175,6 @@ func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, want snap
 		in.a.r.lis.StartedFrom(FromInfo{Ignored: len(in.facts) - len(unknown)})
 	}
 	return decisions, nil
-}
-
-// storedOf gives the newest root of every task in a listing.
-func storedOf(infos []snapshot.RootInfo) map[element.TaskID]snapshot.RootRef {
-	out := map[element.TaskID]snapshot.RootRef{}
-	for _, info := range infos {
-		for i := range info.Root.Tasks {
-			id := info.Root.Tasks[i].Task
-			if have, ok := out[id]; !ok || have.Name.ID < info.Ref.Name.ID {
-				out[id] = info.Ref
-			}
-		}
-	}
-	return out
 }
 
 // comesFrom reports that the application began with the savepoint that lay at these places: all tasks here that have a root

@@ -29,6 +29,7 @@ type intake struct {
 	from   []opened                         // the savepoint to start from, until the state is read
 	origin []snapshot.SavepointRef          // the same, when a task starts from it
 	letGo  bool                             // the state that the handles lead to, since there are no checkpoints any more
+	forgot element.CheckpointID             // above what the store has of tasks that begin anew, since there are no checkpoints any more; 0: nothing
 	tasks  []*owned                         // what comes of it, in the order of their ids
 	ends   map[element.TopicPartition]int64 // before which partitions end, of those that do
 }

@@ -43,7 +43,8 @@ type Listener struct {
 	// StartsEmpty: a task starts without state at a committed position, as its handle says: after a cancel that deleted the
 	// checkpoints, or before its first record.
 	StartsEmpty func(task element.TaskID, at element.CheckpointName)
-	// LetGo: the state that the committed handles lead to is let go, as allowed, since there are no checkpoints any more.
+	// LetGo: the state that the committed handles lead to, or that the store has of tasks that the group has forgotten, is let
+	// go, as allowed, since there are no checkpoints any more.
 	LetGo func(snapshot.HeldState)
 	// Unsaved: tasks start without the state that they had: they have run without checkpoints up to their committed positions,
 	// the last of which has that name.

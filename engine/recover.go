@@ -22,7 +22,7 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	if err != nil {
 		return nil, fmt.Errorf("list the checkpoints: %w", err)
 	}
-	input.Ask(listing)
+	input.Listing, input.Stored = listing, listing
 	in.roots = maps.Clone(input.Roots)
 	for _, info := range listing {
 		in.roots[info.Ref] = snapshot.LoadedRoot{Root: info.Root, Err: info.Err}

@@ -92,7 +92,7 @@ func (in *intake) restoreTask(ctx context.Context, t *owned, d snapshot.Decision
 func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision) error {
 	switch d.Kind {
 	case snapshot.Fresh:
-		t.fresh, t.origin = true, in.origin
+		t.fresh, t.origin, t.letGo = true, in.origin, in.forgot
 	case snapshot.StartEmpty:
 		a := in.a
 		if at := d.Root.Name; at.ID > 0 && !t.exchange {

@@ -26,20 +26,51 @@ func (in *intake) resolveWithout(input snapshot.ResolveInput) (map[element.TaskI
 		held = input.HeldStates()
 	}
 	input.Tasks = withoutState(in.facts)
+	forgotten, err := in.forget(&input)
+	if err != nil {
+		return nil, err
+	}
 	decisions, err := snapshot.Resolve(input)
 	if err == nil && !input.DropStates {
 		err = snapshot.RefuseHeld(held)
+	}
+	if why := snapshot.RefusalOf(err); why != nil && why.Has(snapshot.ReasonOffsetsExpired) {
+		err = fmt.Errorf("%w; or, as checkpointing.interval is disabled, begin where the sources start with --allow-dropped-state", err)
 	}
 	if err != nil {
 		return nil, in.stillRefused(err)
 	}
 	in.letGo = len(held) > 0
-	for _, h := range held {
+	for _, h := range slices.Concat(held, forgotten) {
 		if a.r.lis.LetGo != nil {
 			a.r.lis.LetGo(h)
 		}
 	}
 	return decisions, nil
+}
+
+// forget looks for tasks of which the store knows and the group does not. Like state they are let go when that is allowed, and
+// refused otherwise. The ids go on above all that are there: a start that has checkpoints again finds these, and what is
+// committed now must not look older to it.
+func (in *intake) forget(input *snapshot.ResolveInput) ([]snapshot.HeldState, error) {
+	if !snapshot.NeedsStored(in.facts) {
+		return nil, nil
+	}
+	var err error
+	if input.Stored, err = in.a.r.ports.Checkpoints.List(in.ctx); err != nil {
+		return nil, fmt.Errorf("look for older checkpoints: %w", err)
+	}
+	for _, info := range input.Stored {
+		in.lastID = max(in.lastID, info.Ref.Name.ID)
+	}
+	forgotten := input.Forgotten()
+	if len(forgotten) > 0 {
+		in.forgot = in.lastID
+	}
+	if input.DropStates {
+		input.Stored = nil
+	}
+	return forgotten, nil
 }
 
 // withoutState gives the facts as if no state belonged to any position.

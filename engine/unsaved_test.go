@@ -132,65 +132,6 @@ func TestNoSnapshotsWithoutState(t *testing.T) {
 	}
 }
 
-// TestARenamedSource: what a source has of state is refused under another name, and let go when that is allowed. What is
-// behind an exchange stays.
-func TestARenamedSource(t *testing.T) {
-	named := func(source string, exchange bool) *topology.Plan {
-		b := topology.New(app)
-		in := topology.FromTopic(b, source, "in", serde.String(), serde.String())
-		if exchange {
-			in = topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
-		}
-		topology.ToTopic(topology.Count(in, "count"), "out", "out", serde.String(), serde.Int64())
-		p, err := b.Plan()
-		require.NoError(t, err)
-		return p
-	}
-	t.Run("exchange", func(t *testing.T) {
-		w := newWorld(t, 2)
-		for _, name := range []string{"in", "other", "in"} {
-			stop := w.startPlan(named(name, true), w.config(), w.ports(), nil)
-			w.produce(100, 5)
-			w.outputs()
-			require.NoError(t, stop())
-		}
-		w.exact()
-	})
-	t.Run("chained", func(t *testing.T) {
-		w := newWorld(t, 2)
-		stop := w.startPlan(named("in", false), w.config(), w.ports(), nil)
-		w.produce(100, 5)
-		w.outputs()
-		require.NoError(t, stop())
-		cfg := w.config()
-		r, err := New(named("other", false), cfg, w.ports(), nil)
-		require.NoError(t, err)
-		err = r.Run(t.Context())
-		require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
-		require.ErrorContains(t, err, "belongs to source in,")
-		require.ErrorContains(t, err, "as source other now")
-		cfg.AllowDropped = true
-		var l losses
-		stop = w.startPlan(named("other", false), cfg, w.ports(), l.listener())
-		w.produce(100, 5)
-		w.outputs()
-		require.NoError(t, stop())
-		require.Len(t, l.dropped, 1)
-		require.Equal(t, "in", l.dropped[0].Stage)
-		n, err := serde.Int64().Decode(w.output[100].Value)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, n, "it began empty")
-		from := len(w.output)
-		stop = w.startPlan(named("other", false), w.config(), w.ports(), nil) // it goes on with its own state, unasked
-		w.produce(100, 5)
-		w.outputs()
-		require.NoError(t, stop())
-		n, err = serde.Int64().Decode(w.output[from].Value)
-		require.NoError(t, err)
-		require.Greater(t, n, int64(1))
-	})
-}
-
 // TestNoSnapshotsLetsGoWhatJoinsLater: a partition that comes from an instance with checkpoints is let go with a commit of its
 // own, though no record comes.
 func TestNoSnapshotsLetsGoWhatJoinsLater(t *testing.T) {
@@ -221,4 +162,53 @@ func TestNoSnapshotsLetsGoWhatJoinsLater(t *testing.T) {
 	require.Eventually(t, func() bool { return unsaved() == 2 }, 5*time.Second, time.Millisecond)
 	require.NoError(t, stop())
 	require.Len(t, l.held, 2)
+}
+
+// TestNoSnapshotsOverForgottenOffsets: what the store knows of tasks that the group has forgotten is let go on request only, like
+// state. What is committed then is not older than what lies there.
+func TestNoSnapshotsOverForgottenOffsets(t *testing.T) {
+	w := newWorld(t, 2)
+	stop := w.start(w.config(), nil)
+	w.produce(100, 5)
+	w.caughtUp()
+	require.NoError(t, stop())
+	infos, err := w.repo.List(t.Context())
+	require.NoError(t, err)
+	newest := infos[0].Ref.Name.ID
+	w.forget()
+
+	cfg := w.config()
+	cfg.AtLeastOnce, cfg.NoSnapshots, w.plain = true, true, true
+	r, err := New(countPlan(t), cfg, w.ports(), nil)
+	require.NoError(t, err)
+	err = r.Run(t.Context())
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(err))
+	require.True(t, snapshot.RefusalOf(err).Has(snapshot.ReasonOffsetsExpired), "%v", err)
+	require.ErrorContains(t, err, "begin where the sources start with --allow-dropped-state")
+	require.Empty(t, w.committed)
+
+	w.loose()
+	cfg.AllowDropped = true
+	var l losses
+	stop = w.start(cfg, l.listener())
+	<-l.started
+	require.NoError(t, stop())
+	require.Len(t, l.held, 1)
+	require.True(t, l.held[0].Forgotten)
+	require.Equal(t, []element.TaskID{{Source: "in"}, {Source: "in", Partition: 1}}, l.held[0].Tasks)
+	require.NotEmpty(t, l.held[0].States)
+	for _, c := range w.committed {
+		h, err := snapshot.ParseHandle(c.Metadata)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, h.Root.Name.ID, newest)
+	}
+
+	w.plain = false
+	stop = w.start(w.config(), nil) // what lies there is older
+	w.produce(100, 5)
+	w.caughtUp()
+	require.NoError(t, stop())
+	h, err := snapshot.ParseHandle(w.committed[tp(0)].Metadata)
+	require.NoError(t, err)
+	require.Greater(t, h.Root.Name.ID, newest)
 }

@@ -169,7 +169,11 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 		}
 	}
 	lis.LetGo = func(h snapshot.HeldState) {
-		log.Warn("STATE IS LET GO, as allowed (--allow-dropped-state): without checkpoints (checkpointing.interval: disabled) the tasks begin without state at their committed offsets, for good",
+		where := "at their committed offsets"
+		if h.Forgotten {
+			where = "where their sources start, since the group has no committed offset of them"
+		}
+		log.Warn("STATE IS LET GO, as allowed (--allow-dropped-state): without checkpoints (checkpointing.interval: disabled) the tasks begin without state "+where+", for good",
 			"tasks", h.TaskNames(), "states", h.States, "records_in_flight", h.InFlight, "checkpoint", h.Root.Name.String(), "from", h.Root.Path, "unread", h.Err)
 		call(user.LetGo, h)
 	}

@@ -31,7 +31,8 @@ type CleanReport struct {
 //
 // Ids are compared within the history of one task, where they grow whichever instance it lives on, and within what this
 // process wrote. Others mean nothing to each other: an instance that starts again with other tasks may begin far below
-// where it was, and a task of the same name in another cluster, or of another topic, is another one. Roots of other
+// where it was, and a task of the same name in another cluster, or of another topic, is another one, and one of another name that
+// reads the same is the same (lineage). Roots of other
 // clusters are always kept.
 //
 // committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this

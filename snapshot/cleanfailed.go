@@ -83,7 +83,7 @@ func (c *cleaner) noteHandles(facts []TaskFacts) (committed []RootRef) {
 		if err != nil || h.StoreID != c.r.storeID {
 			continue
 		}
-		c.handles[lineage{task: facts[i].Task, cluster: h.ClusterID, topics: string(h.TopicID[:])}] = h.Root.Name.ID
+		c.handles[h.lineage()] = h.Root.Name.ID
 		if h.Kind == HandleCheckpoint && !slices.Contains(committed, h.Root) {
 			committed = append(committed, h.Root)
 		}

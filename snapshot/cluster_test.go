@@ -119,7 +119,7 @@ func TestResolveKeepsApartWhatOnlySharesItsNames(t *testing.T) {
 			h.expire(0, 1)
 			infos, err := h.r.Survey(ctx)
 			require.NoError(t, err)
-			h.in.Ask(infos)
+			h.in.Listing, h.in.Stored = infos, infos
 			_, err = Resolve(*h.in)
 			var refused *RefusedError
 			require.ErrorAs(t, err, &refused)

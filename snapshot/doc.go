@@ -23,10 +23,10 @@
 //	    CleanGone deletes in directories of instances that are not in the group, by the same reachability and all
 //	    committed handles of the group. If one root cannot be read, or is lost, neither deletes anything. What is not
 //	    needed when they decide is not needed ever after, so a process may be stopped anywhere in them while others go on.
-//	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows the
-//	    task. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
+//	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows what
+//	    it reads, whatever its source was called. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.
-//	I8  Checkpoint ids are compared only within the history of one task, where they grow whichever instance it lives on,
+//	I8  Checkpoint ids are compared only within the history of what one task reads, where they grow whichever instance it lives on,
 //	    and within what one process writes. Those of two instances mean nothing to each other, and
 //	    nor do those of tasks of one name in two clusters or of two topics. Nothing of another cluster is ever deleted.
 //	I9  A marker goes for good before its root, a root before what it names. A marker without its root is a lost root; who
@@ -54,8 +54,8 @@
 //
 // Files: names.go names and paths, errors.go with broken_linux.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
-// list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (tasks that only share a name),
-// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go and refusal.go, recover.go, savepoint.go with
+// list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (whose checkpoints follow each other),
+// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go, renamed.go, unsaved.go and refusal.go, recover.go, savepoint.go with
 // savepointcodec.go, savepointread.go, savepointparts.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
 // remove.go (all of an application).
 package snapshot

@@ -1,25 +1,35 @@
 package snapshot
 
 import (
+	"encoding/binary"
+
 	"github.com/millweir/millweir/element"
 )
 
-// lineage tells tasks of one name apart that have nothing to do with each other: of two clusters, or of two topics that
-// sources of one name read, be it in two service files or because the topic was made again. Checkpoint ids grow within a
-// lineage; between two they say nothing.
+// lineage tells checkpoints apart that have nothing to do with each other: of two clusters, or of what other tasks read. It is by
+// the partitions that a task reads, and the ids of their topics: a topic that was made again is another one, and a source that
+// has another name now is the same. Checkpoint ids grow within a lineage; between two they say nothing.
 type lineage struct {
-	task    element.TaskID
 	cluster string
-	topics  string // the ids of the topics that it reads, one after the other
+	inputs  string // topic id and partition of each, one after the other
 }
 
 // lineageOf gives the lineage that a root's entry of a task belongs to.
 func (r *Root) lineageOf(e *TaskEntry) lineage {
-	topics := make([]byte, 0, len(element.TopicID{}))
+	inputs := make([]byte, 0, len(element.TopicID{})+4)
 	for i := range e.Positions {
-		topics = append(topics, e.Positions[i].TopicID[:]...)
+		inputs = appendInput(inputs, e.Positions[i].TopicID, e.Positions[i].Partition)
 	}
-	return lineage{task: e.Task, cluster: r.ClusterID, topics: string(topics)}
+	return lineage{cluster: r.ClusterID, inputs: string(inputs)}
+}
+
+// lineage gives that of the task that committed a handle, which reads one partition.
+func (h *Handle) lineage() lineage {
+	return lineage{cluster: h.ClusterID, inputs: string(appendInput(nil, h.TopicID, h.Partition))}
+}
+
+func appendInput(b []byte, topic element.TopicID, partition int32) []byte {
+	return binary.BigEndian.AppendUint32(append(b, topic[:]...), uint32(partition))
 }
 
 // own reports whether a root's entry of a task belongs to the cluster, and to the topics that the task reads now.

@@ -203,29 +203,18 @@ func (r *Repository) readMarker(ctx context.Context, root filePath) (RootRef, er
 	return ref, nil
 }
 
-// Stored tells for every task that any root of the application contains the newest such root, committed or not, for
-// ResolveInput.Stored. A damaged root is an error: it might contain any task.
-func (r *Repository) Stored(ctx context.Context) (map[element.TaskID]RootRef, error) {
+// Stored is List, for ResolveInput.Stored: all roots, committed or not. A damaged root is an error: it might hold any task.
+func (r *Repository) Stored(ctx context.Context) ([]RootInfo, error) {
 	infos, err := r.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := map[element.TaskID]RootRef{}
-	for _, info := range infos {
-		if info.Root == nil {
-			return nil, info.Err
-		}
-		for i := range info.Root.Tasks {
-			if info.Root.Tasks[i].Parallelism > 0 {
-				continue
-			}
-			id := info.Root.Tasks[i].Task
-			if have, ok := out[id]; !ok || have.Name.ID < info.Ref.Name.ID {
-				out[id] = info.Ref
-			}
+	for i := range infos {
+		if infos[i].Root == nil {
+			return nil, infos[i].Err
 		}
 	}
-	return out, nil
+	return infos, nil
 }
 
 // inventory is what lies in the directories of the application, ours only, read in one listing.

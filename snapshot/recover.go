@@ -97,9 +97,9 @@ func (e *RefusedError) Recoverable() bool {
 // may have a valid handle, since the tasks were committed together and would drift apart. An unconfirmed checkpoint is
 // never taken.
 //
-// refused is Resolve's error of the same input, listing that of Repository.Survey. The decisions of kind Recover must
-// be committed, position and handle, before the first record. When there is no way back the error refuses, classed like
-// Resolve's.
+// refused is Resolve's error of the same input, with List for Stored and Listing; listing is that of Repository.Survey. The
+// decisions of kind Recover must be committed, position and handle, before the first record. When there is no way back the
+// error refuses, classed like Resolve's.
 func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[element.TaskID]Decision, *Recovery, error) {
 	c := &recovery{in: in, infos: listing, refused: map[element.TaskID]bool{}, out: map[element.TaskID]Decision{}}
 	if c.in.Roots = maps.Clone(in.Roots); c.in.Roots == nil {
@@ -136,32 +136,6 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 	return c.out, c.rec, nil
 }
 
-// Ask sets Listing and Stored for a resolution that Recover may follow. A damaged root might hold any task that has no
-// offset: such a task counts as known to it, so that it is refused and Recover has to find it elsewhere.
-func (in *ResolveInput) Ask(listing []RootInfo) {
-	in.Listing, in.Stored = listing, map[element.TaskID]RootRef{}
-	var damaged *RootInfo
-	for _, i := range newestFirst(listing) {
-		info := &listing[i]
-		if info.Root == nil {
-			if damaged == nil {
-				damaged = info
-			}
-			continue
-		}
-		for k := range info.Root.Tasks {
-			if id := info.Root.Tasks[k].Task; info.Root.Tasks[k].Parallelism == 0 && in.Stored[id].IsZero() {
-				in.Stored[id] = info.Ref
-			}
-		}
-	}
-	for i := range in.Tasks {
-		if id := in.Tasks[i].Task; damaged != nil && in.Stored[id].IsZero() {
-			in.Stored[id] = damaged.Ref
-		}
-	}
-}
-
 type recovery struct {
 	in      ResolveInput
 	infos   []RootInfo
@@ -188,7 +162,7 @@ func (c *recovery) findCommon() {
 		whole := true
 		for j := range c.in.Tasks {
 			t := &c.in.Tasks[j]
-			e := c.infos[i].Root.Task(t.Task)
+			e := c.infos[i].Root.entryOf(t)
 			whole = whole && (!c.refused[t.Task] || e != nil && c.in.own(t, c.infos[i].Root, e))
 		}
 		if whole {
@@ -200,8 +174,10 @@ func (c *recovery) findCommon() {
 
 // forbidden says why the store must not be asked, "" when it may.
 func (c *recovery) forbidden(refused *RefusedError) string {
-	for _, r := range refused.Refusals {
+	for i, r := range refused.Refusals {
 		switch {
+		case !recoverable[r.Reason] && i > 0:
+			return "it cannot cure " + r.Message
 		case !recoverable[r.Reason]:
 			return "it cannot cure this (" + string(r.Reason) + ")"
 		case r.Reason != c.rec.Reason:
@@ -229,8 +205,8 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 		if !info.usable() || c.common && i != c.at {
 			continue
 		}
-		entry := info.Root.Task(t.Task)
-		if entry == nil || entry.Parallelism > 0 {
+		entry := info.Root.entryOf(t)
+		if entry == nil {
 			continue
 		}
 		if no := c.fits(t, info, entry); no != nil {
@@ -243,7 +219,7 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 			continue
 		}
 		c.in.Roots[info.Ref] = LoadedRoot{Root: info.Root}
-		c.out[t.Task] = Decision{Kind: Recovered, Positions: slices.Clone(entry.Positions), Root: info.Ref, Entry: *entry}
+		c.out[t.Task] = t.takeUp(Recovered, info.Ref, entry)
 		c.rec.Tasks = append(c.rec.Tasks, RecoveredTask{
 			Task: t.Task, Root: info.Ref, Instance: info.Instance, CreatedUnixMilli: info.Root.CreatedUnixMilli, Ranges: c.ranges(t, info, entry),
 		})
@@ -298,7 +274,7 @@ func (c *recovery) fits(t *TaskFacts, info *RootInfo, entry *TaskEntry) *Refusal
 				t.Task, info.Ref.Name, info.Ref.Path, p.Topic, p.PartitionCount, f.Partitions)
 		}
 	}
-	return c.in.checkStates(t, info.Ref, entry)
+	return c.in.checkEntry(t, info.Ref, entry)
 }
 
 // ranges finds what may repeat. The group's offset, where there is one, says how far outputs are committed; without one,
@@ -330,7 +306,7 @@ func (r *RepeatRange) reach(in *ResolveInput, info *RootInfo, t *TaskFacts) {
 		r.Open = true
 		return
 	}
-	entry := info.Root.Task(t.Task)
+	entry := info.Root.entryOf(t)
 	if entry == nil || !in.own(t, info.Root, entry) {
 		return
 	}
@@ -363,9 +339,9 @@ func (c *recovery) passed(info *RootInfo) bool {
 		if newer := compareNames(info.Ref.Name, t.Root.Name) > 0; !newer || info.Root == nil {
 			return newer
 		}
-		entry := info.Root.Task(t.Task)
 		i := slices.IndexFunc(c.in.Tasks, func(f TaskFacts) bool { return f.Task == t.Task })
-		return entry != nil && i >= 0 && c.in.own(&c.in.Tasks[i], info.Root, entry)
+		entry := info.Root.entryOf(&c.in.Tasks[i])
+		return entry != nil && c.in.own(&c.in.Tasks[i], info.Root, entry)
 	})
 }
 

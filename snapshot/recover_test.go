@@ -75,7 +75,7 @@ func (h *history) resolve(t testing.TB) (map[element.TaskID]Decision, *Recovery,
 	require.NoError(t, err)
 	listing, err := h.r.List(ctx)
 	require.NoError(t, err)
-	in.Ask(listing)
+	in.Listing, in.Stored = listing, listing
 	got, err := Resolve(in)
 	if err == nil {
 		return got, nil, nil

@@ -44,9 +44,9 @@ type ResolveInput struct {
 	States map[string][]StateInfo
 	// Roots holds what NamedRoots(Tasks) asks for; see Repository.LoadRoots.
 	Roots map[RootRef]LoadedRoot
-	// Stored tells for each task that the checkpoint directory knows its newest root; see Repository.Stored. It is
-	// needed only when NeedsStored(Tasks).
-	Stored map[element.TaskID]RootRef
+	// Stored is Repository.Stored, or List, to notice tasks that have been here and have no committed offset. It is needed only
+	// when NeedsStored(Tasks). A damaged root in it may hold any task.
+	Stored []RootInfo
 	// Listing is Repository.CommittedAfter(OldestID(Tasks)), or List, to notice committed offsets that went back behind a commit that is known from its
 	// marker. Not set: that is not checked.
 	Listing []RootInfo
@@ -275,7 +275,7 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) *Refusal {
 // damaged file of theirs must not keep this task from starting.
 func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 	if i.Root != nil {
-		e := i.Root.Task(t.Task)
+		e := i.Root.entryOf(t)
 		return e != nil && in.own(t, i.Root, e)
 	}
 	return h.Kind != HandleCheckpoint || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
@@ -283,16 +283,6 @@ func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 
 // String lets messages name an input.
 func (f InputFacts) String() string { return f.TopicPartition.String() }
-
-// resolveUnknown decides on a task without a committed offset.
-func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
-	if root, ok := in.Stored[t.Task]; ok {
-		return Decision{}, refuse(ReasonOffsetsExpired, element.TopicPartition{}, "task %s: group %s has no committed offset, but checkpoint %s in the store holds the task (%s); "+
-			"the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away to start empty",
-			t.Task, in.Application, root.Name, root.Path)
-	}
-	return Decision{Kind: Fresh}, nil
-}
 
 // checkHandle verifies that a handle was written by this application for exactly this committed offset.
 func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refusal) {
@@ -337,16 +327,9 @@ func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []el
 	case loaded.Err != nil:
 		return Decision{}, refuse(ReasonRootUnusable, none, "task %s cannot be restored: %w; put the file back from a backup, nothing was overwritten", t.Task, loaded.Err)
 	}
-	entry := loaded.Root.Task(t.Task)
-	old := loaded.Root.reader(positions[0].TopicPartition)
-	if old != nil && old.Task.Source != t.Task.Source {
-		if no := in.checkRenamed(t, ref, old); no != nil {
-			return Decision{}, no
-		}
-		entry = old
-	}
+	entry := loaded.Root.entryOf(t)
 	switch {
-	case entry == nil || entry.Parallelism > 0:
+	case entry == nil:
 		return Decision{}, refuse(ReasonTaskMissing, none, "task %s: checkpoint %s (%s) does not hold it, though the committed offset says so", t.Task, ref.Name, ref.Path)
 	case loaded.Root.ClusterID != in.ClusterID:
 		return Decision{}, refuse(ReasonOtherCluster, none, "task %s: checkpoint %s (%s) is of cluster %q, this is %q", t.Task, ref.Name, ref.Path, loaded.Root.ClusterID, in.ClusterID)
@@ -360,14 +343,7 @@ func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []el
 				t.Task, ref.Name, ref.Path, p.Offset, p.TopicPartition, w.Offset, w.TopicPartition)
 		}
 	}
-	if entry.Task.Source != t.Task.Source {
-		own := TaskEntry{Task: t.Task, Positions: slices.Clone(entry.Positions)}
-		return Decision{Kind: Restore, Positions: own.Positions, Root: ref, Entry: own, Renamed: entry.Task.Source}, nil
-	}
-	if ref := in.checkStates(t, ref, entry); ref != nil {
-		return Decision{}, ref
-	}
-	return Decision{Kind: Restore, Positions: slices.Clone(entry.Positions), Root: ref, Entry: *entry}, nil
+	return t.takeUp(Restore, ref, entry), in.checkEntry(t, ref, entry)
 }
 
 // checkStates compares the states of a checkpoint with those of the topology. A state that is only in the topology

@@ -62,7 +62,9 @@ func TestResolveFreshAndEmpty(t *testing.T) {
 	empty := TaskFacts{Task: element.TaskID{Source: "orders", Partition: 3}, Inputs: []InputFacts{factsOf(t, position(3, 42), RootRef{Name: nameOf(9, 4)}, in, HandleEmpty)}}
 	in.Tasks = append(in.Tasks, fresh, empty)
 	require.True(t, NeedsStored(in.Tasks))
-	in.Stored = map[element.TaskID]RootRef{taskA: {}}
+	for ref, l := range in.Roots {
+		in.Stored = []RootInfo{{Ref: ref, Root: l.Root}}
+	}
 	got, err := Resolve(*in)
 	require.NoError(t, err)
 	require.Equal(t, Decision{Kind: Fresh}, got[fresh.Task])
@@ -133,7 +135,7 @@ func TestResolveRefusals(t *testing.T) {
 		{"offsets expired", ReasonOffsetsExpired, fault.HandleMismatch, []string{"expired", "checkpoint 7-0000000000000001"}, func(in *ResolveInput) {
 			in.Tasks[1].Inputs[0] = InputFacts{TopicPartition: facts(in).TopicPartition, TopicID: topicID, Partitions: 4}
 			for ref := range in.Roots {
-				in.Stored = map[element.TaskID]RootRef{taskB: ref}
+				in.Stored = []RootInfo{{Ref: ref, Root: in.Roots[ref].Root}}
 			}
 		}},
 		{"one input has no offset", ReasonInputsDisagree, fault.HandleMismatch, []string{"other/1"}, func(in *ResolveInput) {
@@ -228,9 +230,13 @@ func TestStoredAndList(t *testing.T) {
 	require.Error(t, a.MarkCommitted(ctx, refB), "another instance's")
 	stored, err = b.Stored(ctx)
 	require.NoError(t, err)
-	require.Equal(t, map[element.TaskID]RootRef{taskA: refA4, taskB: refB}, stored)
 	infos, err := a.List(ctx)
 	require.NoError(t, err)
+	require.Equal(t, infos, stored)
+	for p, want := range []RootRef{refA4, refB} {
+		in, task := ResolveInput{Stored: stored}, element.TaskID{Source: "any", Partition: int32(p)}
+		require.Equal(t, want, in.stored(&TaskFacts{Task: task, Inputs: []InputFacts{{TopicPartition: position(int32(p), 0).TopicPartition}}}).Ref, "the newest that holds it")
+	}
 	require.Len(t, infos, 3)
 	require.Equal(t, "a", infos[0].Instance)
 	require.True(t, infos[0].Committed, "marker")

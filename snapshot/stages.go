@@ -242,17 +242,18 @@ func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusa
 	if !root.hasStages() {
 		return nil
 	}
-	for id, d := range out {
-		entry := root.Task(id)
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		d, entry := out[t.Task], root.entryOf(t)
 		if d.Kind != Restore || d.Root == newest || entry == nil || !follows(d.Positions, entry.Positions) {
 			continue
 		}
-		if no := in.checkStates(&TaskFacts{Task: id}, newest, entry); no != nil {
-			no.Task = id
+		if no := in.checkEntry(t, newest, entry); no != nil {
+			no.Task = t.Task
 			refused = append(refused, *no)
 			continue
 		}
-		out[id] = Decision{Kind: Restore, Positions: slices.Clone(entry.Positions), Root: newest, Entry: *entry}
+		out[t.Task] = t.takeUp(Restore, newest, entry)
 	}
 	return refused
 }

@@ -288,7 +288,7 @@ func TestRecoverTakesOneCheckpointOfAllTasksAndStages(t *testing.T) {
 	s.in.Stages[0].Parallelism = 3
 	listing, err := s.r.Survey(ctx)
 	require.NoError(t, err)
-	s.in.Ask(listing)
+	s.in.Listing, s.in.Stored = listing, listing
 	refused := s.refused(ReasonOffsetsExpired, fault.HandleMismatch)
 	d, rec, err := Recover(s.in, refused, listing)
 	require.NoError(t, err)

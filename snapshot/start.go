@@ -17,7 +17,7 @@ type StartInput struct {
 	Sources []string
 	// Again: go back to the savepoint although the group has committed offsets.
 	Again bool
-	// All is Repository.List, needed when NeedsStored(Tasks), in place of ResolveInput.Stored.
+	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored.
 	All []RootInfo
 }
 
@@ -70,6 +70,11 @@ func ResolveFrom(in ResolveInput, want StartInput) (*Start, error) {
 	r := &starting{in: in, want: want, origin: OriginOf(want.From), out: &Start{Decisions: map[element.TaskID]Decision{}, LastID: NextID(in.Tasks) - 1}}
 	if err := r.plausible(); err != nil {
 		return nil, err
+	}
+	for _, info := range want.All {
+		if info.Root == nil || info.Committed || !SameOrigin(info.Root.Origin, r.origin) { // else one of an import whose commit did not come about
+			r.in.Stored = append(r.in.Stored, info)
+		}
 	}
 	for i := range in.Tasks {
 		r.judge(&in.Tasks[i])
@@ -126,15 +131,11 @@ func (r *starting) holder(id element.TaskID) (*Savepoint, *TaskEntry) {
 func (r *starting) judge(t *TaskFacts) {
 	s, entry := r.holder(t.Task)
 	if !slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Found }) {
-		if ref, lost := r.lost(t.Task); lost && !r.want.Again {
-			if r.in.Stored == nil {
-				r.in.Stored = map[element.TaskID]RootRef{}
-			}
-			r.in.Stored[t.Task] = ref
+		if r.lost(t) && !r.want.Again {
 			r.usual = append(r.usual, *t)
-			return
+		} else {
+			r.begin = append(r.begin, *t)
 		}
-		r.begin = append(r.begin, *t)
 		return
 	}
 	switch {
@@ -154,23 +155,14 @@ func (r *starting) judge(t *TaskFacts) {
 	}
 }
 
-// lost reports that the store has a checkpoint of a task that has no committed offset, unless that is one of an import whose
-// commit did not come about.
-func (r *starting) lost(id element.TaskID) (ref RootRef, lost bool) {
-	for i := range r.want.All {
-		info := &r.want.All[i]
-		if info.Root == nil {
-			continue
-		}
-		if e := info.Root.Task(id); e == nil || e.Parallelism > 0 {
-			continue
-		}
-		r.out.LastID = max(r.out.LastID, info.Ref.Name.ID)
-		if (info.Committed || !SameOrigin(info.Root.Origin, r.origin)) && (!lost || ref.Name.ID < info.Ref.Name.ID) {
-			ref, lost = info.Ref, true
+// lost reports that the store has a checkpoint of a task that has no committed offset.
+func (r *starting) lost(t *TaskFacts) bool {
+	for _, info := range r.want.All {
+		if info.Root != nil && info.Root.entryOf(t) != nil {
+			r.out.LastID = max(r.out.LastID, info.Ref.Name.ID)
 		}
 	}
-	return ref, lost
+	return r.in.stored(t) != nil
 }
 
 // comesFrom reports that a committed offset comes from the savepoint. It does also when that cannot be said, because the root

@@ -20,6 +20,8 @@ type HeldState struct {
 	States   []string         // sorted; none when only records are in flight, or Err is set
 	InFlight int64            // records
 	Err      error            // the root cannot be read, so that it may hold anything
+	// Forgotten: the group has no committed offset of the tasks. They begin where their sources start.
+	Forgotten bool
 }
 
 // HeldStates lists the state that the committed handles lead to, sorted by root. Roots that lie in another directory or are
@@ -81,12 +83,45 @@ func (h *HeldState) add(e *TaskEntry) {
 		return
 	}
 	h.Tasks = append(h.Tasks, e.Task)
+	h.addStates(e)
+}
+
+func (h *HeldState) addStates(e *TaskEntry) {
 	h.InFlight += e.inFlight()
 	for _, s := range e.States {
 		if len(e.Runs) > 0 && !slices.Contains(h.States, s.Name) {
 			h.States = append(h.States, s.Name)
 		}
 	}
+}
+
+// Forgotten lists what Stored has of tasks without a committed offset, by the newest root that holds each, sorted by root.
+func (in *ResolveInput) Forgotten() (out []HeldState) {
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		if slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Found }) {
+			continue
+		}
+		info := in.stored(t)
+		if info == nil {
+			continue
+		}
+		k := slices.IndexFunc(out, func(h HeldState) bool { return h.Root == info.Ref })
+		if k < 0 {
+			k = len(out)
+			out = append(out, HeldState{Root: info.Ref, Err: info.Err, Forgotten: true})
+		}
+		h := &out[k]
+		if h.Tasks = append(h.Tasks, t.Task); info.Root != nil {
+			h.addStates(info.Root.entryOf(t))
+		}
+	}
+	slices.SortFunc(out, func(a, b HeldState) int { return cmp.Compare(a.Root.Path, b.Root.Path) })
+	for i := range out {
+		slices.SortFunc(out[i].Tasks, element.TaskID.Compare)
+		slices.Sort(out[i].States)
+	}
+	return out
 }
 
 // TaskNames lists the tasks, the first few by name.
@@ -148,63 +183,4 @@ func (in *ResolveInput) refuseUnsaved(refs []RootRef, out map[element.TaskID]Dec
 		first, out[*first].Root.Name, refs[0].Name, refs[0].Path)
 	no.Task = *first
 	return no
-}
-
-// reader gives the entry of the source task that a partition is an input of, nil when there is none.
-func (r *Root) reader(tp element.TopicPartition) *TaskEntry {
-	i := slices.IndexFunc(r.Tasks, func(e TaskEntry) bool {
-		return e.Parallelism == 0 && slices.ContainsFunc(e.Positions, func(p element.Position) bool { return p.TopicPartition == tp })
-	})
-	if i < 0 {
-		return nil
-	}
-	return &r.Tasks[i]
-}
-
-// checkRenamed refuses to go on with an input whose state is another source's.
-func (in *ResolveInput) checkRenamed(t *TaskFacts, ref RootRef, old *TaskEntry) *Refusal {
-	if len(old.States) == 0 || in.DropStates {
-		return nil
-	}
-	var names []string
-	for _, s := range old.States {
-		names = append(names, s.Name)
-	}
-	topic, hint := t.Inputs[0].Topic, ""
-	if a, b := old.Task.Source, t.Task.Source; a == b+"."+topic || b == a+"."+topic {
-		hint = " (topics and pattern make a source <name>.<topic> of each topic, topic makes <name>)"
-	}
-	return refuse(ReasonStateDropped, element.TopicPartition{}, "task %s: checkpoint %s holds state that belongs to source %s, which read %s: %s; the topology reads it as source %s now%s: "+
-		"rename the source back, let the state go with --allow-dropped-state, or start under another application name",
-		t.Task, ref.Name, old.Task.Source, topic, strings.Join(names, ", "), t.Task.Source, hint)
-}
-
-// renamed lists the sources of a root whose inputs other sources of the plan have now, but for those that are listed already.
-func renamed(decisions map[element.TaskID]Decision, ref RootRef, root *Root, listed []DroppedStage) []DroppedStage {
-	by := map[string]*DroppedStage{}
-	for _, d := range decisions {
-		if d.Renamed == "" || d.Root != ref || slices.ContainsFunc(listed, func(l DroppedStage) bool { return l.Stage == d.Renamed }) {
-			continue
-		}
-		old := root.reader(d.Positions[0].TopicPartition)
-		if old == nil || len(old.States) == 0 {
-			continue
-		}
-		s := by[d.Renamed]
-		if s == nil {
-			s = &DroppedStage{Stage: d.Renamed, Root: ref}
-			by[d.Renamed] = s
-		}
-		s.Subtasks++
-		for _, state := range old.States {
-			if !slices.Contains(s.States, state.Name) {
-				s.States = append(s.States, state.Name)
-			}
-		}
-	}
-	var out []DroppedStage
-	for _, s := range by {
-		out = append(out, *s)
-	}
-	return out
 }

@@ -10,14 +10,6 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 )
 
-// asSource gives the tasks of world another source's name.
-func asSource(in *ResolveInput, name string, states []StateInfo) {
-	for i := range in.Tasks {
-		in.Tasks[i].Task.Source = name
-	}
-	in.States = map[string][]StateInfo{name: states}
-}
-
 // changeEntries changes what the roots have of their tasks.
 func changeEntries(in *ResolveInput, change func(e *TaskEntry)) {
 	for ref, l := range in.Roots {
@@ -28,48 +20,6 @@ func changeEntries(in *ResolveInput, change func(e *TaskEntry)) {
 		}
 		in.Roots[ref] = LoadedRoot{Root: &root}
 	}
-}
-
-func TestARenamedSourceIsNamedWithItsState(t *testing.T) {
-	in := world(t)
-	asSource(in, "sales", counts)
-	_, err := Resolve(*in)
-	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
-	require.True(t, RefusalOf(err).Has(ReasonStateDropped))
-	for _, s := range []string{"belongs to source orders", "as source sales now", "totals/acc, last/seen", "rename the source back", "--allow-dropped-state"} {
-		require.ErrorContains(t, err, s)
-	}
-	require.NotContains(t, err.Error(), "\n")
-	require.NotContains(t, err.Error(), "<name>.<topic>")
-
-	in.DropStates = true
-	got, err := Resolve(*in)
-	require.NoError(t, err)
-	for _, p := range []int32{0, 1} {
-		d := got[element.TaskID{Source: "sales", Partition: p}]
-		require.Equal(t, Restore, d.Kind)
-		require.Equal(t, "orders", d.Renamed)
-		require.Equal(t, []element.Position{position(p, 700)}, d.Positions)
-		require.Empty(t, d.Entry.Runs)
-		require.Empty(t, d.Entry.States)
-	}
-	var ref RootRef
-	for ref = range in.Roots {
-	}
-	want := []DroppedStage{{Stage: "orders", Root: ref, Subtasks: 2, States: []string{"totals/acc", "last/seen"}}}
-	require.Equal(t, want, in.DroppedStages(got))
-	in.Sources = []string{"sales"} // with an exchange
-	require.Equal(t, want, in.DroppedStages(got), "once")
-
-	in = world(t) // topic: orders became topics: [orders]
-	asSource(in, "orders.orders", counts)
-	_, err = Resolve(*in)
-	require.ErrorContains(t, err, "as source orders.orders now (topics and pattern make a source <name>.<topic>")
-
-	changeEntries(in, func(e *TaskEntry) { e.States, e.Runs = nil, nil })
-	got, err = Resolve(*in)
-	require.NoError(t, err, "without state a name is nothing")
-	require.Empty(t, in.DroppedStages(got))
 }
 
 func TestStateThatACommittedCheckpointHolds(t *testing.T) {

@@ -1,0 +1,148 @@
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/millweir/millweir/element"
+)
+
+// A source may be called another name than it was when a checkpoint was taken. What the checkpoint has of it is found by what
+// it reads: positions, and the ids of its checkpoints, go on under the new name. Its state does not, for a state is a source's
+// by its name.
+
+// reader gives the entry of the source task that a partition is an input of, nil when there is none.
+func (r *Root) reader(tp element.TopicPartition) *TaskEntry {
+	i := slices.IndexFunc(r.Tasks, func(e TaskEntry) bool {
+		return e.Parallelism == 0 && e.reads(tp)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &r.Tasks[i]
+}
+
+func (e *TaskEntry) reads(tp element.TopicPartition) bool {
+	return slices.ContainsFunc(e.Positions, func(p element.Position) bool { return p.TopicPartition == tp })
+}
+
+// entryOf gives the entry of the source task that reads what a task reads, whatever its name, and else that of its name, which
+// reads something else; nil when there is neither.
+func (r *Root) entryOf(t *TaskFacts) *TaskEntry {
+	named := r.Task(t.Task)
+	if named != nil && named.Parallelism > 0 {
+		named = nil
+	}
+	for i := range t.Inputs {
+		tp := t.Inputs[i].TopicPartition
+		if named != nil && named.reads(tp) {
+			return named
+		}
+		if e := r.reader(tp); e != nil && e.Task.Partition == t.Task.Partition {
+			return e
+		}
+	}
+	return named
+}
+
+// resolveUnknown decides on a task without a committed offset.
+func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
+	info := in.stored(t)
+	if info == nil {
+		return Decision{Kind: Fresh}, nil
+	}
+	holds := "cannot be read and may hold the task"
+	if info.Root != nil {
+		holds = "holds the task"
+		if e := info.Root.entryOf(t); e.Task != t.Task && in.own(t, info.Root, e) {
+			if no := in.checkRenamed(t, info.Ref, e); no != nil {
+				return Decision{}, no
+			}
+			holds += " as " + e.Task.String()
+		}
+	}
+	return Decision{}, refuse(ReasonOffsetsExpired, element.TopicPartition{}, "task %s: group %s has no committed offset, but checkpoint %s in the store %s (%s); "+
+		"the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away to start empty",
+		t.Task, in.Application, info.Ref.Name, holds, info.Ref.Path)
+}
+
+// stored gives the newest root of the store that holds a task, or else the newest one that cannot be read; nil when there is
+// neither.
+func (in *ResolveInput) stored(t *TaskFacts) *RootInfo {
+	var damaged *RootInfo
+	for _, i := range newestFirst(in.Stored) {
+		switch info := &in.Stored[i]; {
+		case info.Root == nil:
+			damaged = cmp.Or(damaged, info)
+		case info.Root.entryOf(t) != nil:
+			return info
+		}
+	}
+	return damaged
+}
+
+// takeUp is the decision to go on from a root's entry of a task.
+func (t *TaskFacts) takeUp(kind DecisionKind, ref RootRef, e *TaskEntry) Decision {
+	d := Decision{Kind: kind, Positions: slices.Clone(e.Positions), Root: ref, Entry: *e}
+	if e.Task.Source != t.Task.Source {
+		d.Entry, d.Renamed = TaskEntry{Task: t.Task, Positions: d.Positions}, e.Task.Source
+	}
+	return d
+}
+
+// checkEntry refuses states of a root's entry of a task that the task cannot take up and may not let go.
+func (in *ResolveInput) checkEntry(t *TaskFacts, ref RootRef, e *TaskEntry) *Refusal {
+	if e.Task.Source != t.Task.Source {
+		return in.checkRenamed(t, ref, e)
+	}
+	return in.checkStates(t, ref, e)
+}
+
+// checkRenamed refuses to go on with an input whose state is another source's.
+func (in *ResolveInput) checkRenamed(t *TaskFacts, ref RootRef, old *TaskEntry) *Refusal {
+	if len(old.States) == 0 || in.DropStates {
+		return nil
+	}
+	var names []string
+	for _, s := range old.States {
+		names = append(names, s.Name)
+	}
+	topic, hint := t.Inputs[0].Topic, ""
+	if a, b := old.Task.Source, t.Task.Source; a == b+"."+topic || b == a+"."+topic {
+		hint = " (topics and pattern make a source <name>.<topic> of each topic, topic makes <name>)"
+	}
+	return refuse(ReasonStateDropped, element.TopicPartition{}, "task %s: checkpoint %s holds state that belongs to source %s, which read %s: %s; the topology reads it as source %s now%s: "+
+		"rename the source back, let the state go with --allow-dropped-state, or start under another application name",
+		t.Task, ref.Name, old.Task.Source, topic, strings.Join(names, ", "), t.Task.Source, hint)
+}
+
+// renamed lists the sources of a root whose inputs other sources of the plan have now, but for those that are listed already.
+func renamed(decisions map[element.TaskID]Decision, ref RootRef, root *Root, listed []DroppedStage) []DroppedStage {
+	by := map[string]*DroppedStage{}
+	for _, d := range decisions {
+		if d.Renamed == "" || d.Root != ref || slices.ContainsFunc(listed, func(l DroppedStage) bool { return l.Stage == d.Renamed }) {
+			continue
+		}
+		old := root.reader(d.Positions[0].TopicPartition)
+		if old == nil || len(old.States) == 0 {
+			continue
+		}
+		s := by[d.Renamed]
+		if s == nil {
+			s = &DroppedStage{Stage: d.Renamed, Root: ref}
+			by[d.Renamed] = s
+		}
+		s.Subtasks++
+		for _, state := range old.States {
+			if !slices.Contains(s.States, state.Name) {
+				s.States = append(s.States, state.Name)
+			}
+		}
+	}
+	var out []DroppedStage
+	for _, s := range by {
+		out = append(out, *s)
+	}
+	return out
+}
