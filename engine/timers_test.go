@@ -2,6 +2,7 @@ package engine
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -86,7 +87,9 @@ func TestEveryTimerFiresOnce(t *testing.T) {
 }
 
 // A timer fires although no record comes.
-func TestATimerFiresInSilence(t *testing.T) {
+func TestATimerFiresInSilence(t *testing.T) { synctest.Test(t, aTimerInSilence) }
+
+func aTimerInSilence(t *testing.T) {
 	w := newWorld(t, 1)
 	stop := w.startPlan(timerPlan(t, 0, time.Now().Add(200*time.Millisecond)), w.config(), w.ports(), nil)
 	w.produce(1, 1)

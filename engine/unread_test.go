@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -53,6 +54,10 @@ func (u unreadableTable) Get(key []byte) ([]byte, bool) {
 // no barrier comes, and the next one has it. No state is left open.
 func TestTimersThatCannotBeReadEndTheAttempt(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, timersThatCannotBeRead) // the time until the timer passes only when nothing is to be done
+}
+
+func timersThatCannotBeRead(t *testing.T) {
 	w := newWorld(t, 1)
 	var first atomic.Bool // of the first state
 	var made, closed atomic.Int64

@@ -136,7 +136,7 @@ func answersAtRandom(s *site, records, lives, hard int, over time.Duration) {
 		end := l.lie(&tap)
 		from, to := records*life/lives, records*(life+1)/lives
 		plan := killPlan{records: to - from, keys: keys, record: func(i, keys int) *kgo.Record { return order(from+i, keys) }}
-		require.NoError(t, s.stream(s.ctx, plan, over))
+		require.NoError(t, s.stream(s.ctx, plan, evenly(over)))
 		job.until(2*time.Minute, func() bool { return s.lag() == 0 && len(s.committed()) == int(s.parts) }, "the group's lag is 0, with lies")
 		end()
 		job.stop()

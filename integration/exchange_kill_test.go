@@ -76,8 +76,9 @@ func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
 	if e.every = mode.every; e.every == 0 {
 		e.every = 150 * time.Millisecond
 	}
-	plan, sum := moments(killSeed(t), kills)
-	over := sum + time.Duration(kills)*500*time.Millisecond
+	plan := moments(killSeed(t), kills)
+	pace := paceOf(plan)
+	over := pace.over()
 	settings := func(i int, p phase) exchangeSettings {
 		x := exchangeSettings{Parallelism: parallelisms[i%len(parallelisms)], Spread: 1 + i%3}
 		if p == persisted {
@@ -94,7 +95,7 @@ func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
 	defer cancel()
 	produced := make(chan error, 1)
 	go func() {
-		produced <- e.stream(ctx, killPlan{records: records - exchangeRest, record: func(i, _ int) *kgo.Record { return e.ticket(i) }}, over)
+		produced <- e.stream(ctx, killPlan{records: records - exchangeRest, record: func(i, _ int) *kgo.Record { return e.ticket(i) }}, pace.due)
 	}()
 	var st exchangeStats
 	caught := 0
@@ -103,6 +104,7 @@ func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
 		e.awaitMoment(job, m)
 		require.False(t, job.ended(), "before its kill %d: %s", i+1, job.stderr.tail(3))
 		job.kill()
+		pace.next()
 		st.read(t, job)
 		open := e.open()
 		if len(open) > 0 {
@@ -120,7 +122,7 @@ func exchangeKills(e *exchangeSite, mode exchangeMode, records, kills int) {
 	e.lastTickets(records)
 	e.allDone(job, records)
 	t.Logf("%d records, %d kills, %d of them in a transaction; caught up %v after the last kill", records, kills, caught, time.Since(lastKill).Round(time.Millisecond))
-	e.nothingOpen(job, lastKill.Add(2*transactionTimeout))
+	e.nothingOpen(job, soonAfter(lastKill))
 	e.counted(records)
 	require.Zero(t, job.restarts(), "the job that recovers meets no failure")
 	job.stop()

@@ -54,8 +54,9 @@ func looseKills(e *exchangeSite, records, kills, load int) (l loosely) {
 	t := e.t
 	t.Helper()
 	e.every = 150 * time.Millisecond
-	plan, sum := moments(killSeed(t), kills)
-	over := sum + time.Duration(kills)*500*time.Millisecond
+	plan := moments(killSeed(t), kills)
+	pace := paceOf(plan)
+	over := pace.over()
 	settings := func(i int) exchangeSettings {
 		return exchangeSettings{Parallelism: parallelisms[i%len(parallelisms)], Spread: 1 + i%3, Loose: true, Threshold: -1, Slow: over * time.Duration(load) / time.Duration(100*records)}
 	}
@@ -63,13 +64,14 @@ func looseKills(e *exchangeSite, records, kills, load int) (l loosely) {
 	defer cancel()
 	produced := make(chan error, 1)
 	go func() {
-		produced <- e.stream(ctx, killPlan{records: records - exchangeRest, record: func(i, _ int) *kgo.Record { return e.ticket(i) }}, over)
+		produced <- e.stream(ctx, killPlan{records: records - exchangeRest, record: func(i, _ int) *kgo.Record { return e.ticket(i) }}, pace.due)
 	}()
 	for i, m := range plan {
 		job := e.start(settings(i))
 		e.awaitMoment(job, m)
 		require.False(t, job.ended(), "before its kill %d: %s", i+1, job.stderr.tail(3))
 		job.kill()
+		pace.next()
 		require.Empty(t, e.open(), "at-least-once has no transactions")
 	}
 	require.NoError(t, <-produced)

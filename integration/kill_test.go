@@ -73,7 +73,7 @@ type moment struct {
 	after time.Duration
 }
 
-func moments(seed uint64, n int) (out []moment, sum time.Duration) {
+func moments(seed uint64, n int) (out []moment) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	for i := range n {
 		m := moment{phases[i%len(phases)], time.Duration(rnd.Int64N(int64(killMost)))}
@@ -81,9 +81,8 @@ func moments(seed uint64, n int) (out []moment, sum time.Duration) {
 			m.after /= 4
 		}
 		out = append(out, m)
-		sum += m.after
 	}
-	return out, sum
+	return out
 }
 
 // awaitMoment returns when the process is to be killed.
@@ -121,13 +120,12 @@ func (s *site) awaitMoment(job *process, m moment) {
 func (s *site) kills(p killPlan) {
 	t := s.t
 	t.Helper()
-	plan, sum := moments(killSeed(t), p.kills)
-	// The last records come when the last process works: for each start, and the wait for a file, half a second.
-	stream := sum + time.Duration(p.kills)*500*time.Millisecond
+	plan := moments(killSeed(t), p.kills)
+	pace := paceOf(plan)
 	produced := make(chan error, 1)
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	go func() { produced <- s.stream(ctx, p, stream) }()
+	go func() { produced <- s.stream(ctx, p, pace.due) }()
 
 	began := time.Now()
 	var job *process
@@ -137,6 +135,7 @@ func (s *site) kills(p killPlan) {
 		s.awaitMoment(job, m)
 		require.False(t, job.ended(), "before its kill %d: %s", i+1, job.stderr.tail(3))
 		job.kill()
+		pace.next()
 		open := s.open()
 		if len(open) > 0 {
 			caught++
@@ -150,7 +149,7 @@ func (s *site) kills(p killPlan) {
 	s.caughtUp(job)
 	t.Logf("%d records, %d kills, %d of them in a transaction; caught up after %v, %v after the last kill", p.records, p.kills, caught,
 		time.Since(began).Round(time.Millisecond), time.Since(lastKill).Round(time.Millisecond))
-	s.nothingOpen(job, lastKill.Add(2*transactionTimeout))
+	s.nothingOpen(job, soonAfter(lastKill))
 	r := s.exact(p.verify)
 	require.EqualValues(t, p.records, r.RecordsIn+r.Filtered)
 	job.stop()
@@ -161,13 +160,11 @@ func (s *site) kills(p killPlan) {
 	t.Logf("%d outputs of %d keys: duplicates 0, missing 0, wrong 0; files: %d", r.RecordsOut, r.Keys, len(s.files()))
 }
 
-// stream writes the records evenly over a time.
-func (s *site) stream(ctx context.Context, p killPlan, over time.Duration) error {
-	start := time.Now()
+// stream writes the records as they are due, the share of them that is, to the last one.
+func (s *site) stream(ctx context.Context, p killPlan, due func() float64) error {
 	failed := make(chan error, 1)
 	for i := 0; i < p.records; {
-		due := int(float64(p.records) * min(1, time.Since(start).Seconds()/over.Seconds()))
-		for ; i < due; i++ {
+		for until := int(float64(p.records) * due()); i < until; i++ {
 			r := p.record(i, p.keys)
 			if r.Topic == "" {
 				r.Topic = s.in
