@@ -129,8 +129,87 @@ func TestABoundedRunLeavesTimersToTheNextOne(t *testing.T) {
 			require.True(t, time.Now().Before(base))
 			time.Sleep(time.Until(base.Add(120 * time.Millisecond)))
 			clear(w.ends) // a process starts
+			run()
+			require.Equal(t, 300, w.done(), "there is nothing to read, but timers are due")
+			clear(w.ends)
 			w.produce(30, 11)
 			run()
+			w.exact()
+		})
+	}
+}
+
+// A bounded run is not over while timers are due: they count as work before the piece of work that set them, or beside which they
+// came due, is counted off, and before it is said that the input has ended. Else the last checkpoint could come in between.
+func TestTimersThatAreDueAreWorkOfABoundedRun(t *testing.T) {
+	timing := func(base time.Time) *hearing {
+		h := newTiming(t, false, slowTimerPlan(t, false, base, 0))
+		h.flow = &flow{}
+		h.flow.watch()
+		return h
+	}
+	empty := func(h *hearing) (n int) {
+		for _, e := range h.events {
+			if e.kind == evEmpty {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("behind the record that set them", func(t *testing.T) {
+		h := timing(time.Now().Add(-time.Hour))
+		h.give(0, 1)
+		require.Equal(t, "records", h.turned())
+		require.Zero(t, empty(h))
+		require.EqualValues(t, 1, h.flow.n.Load())
+		require.Equal(t, "timers", h.turned())
+		require.Equal(t, 1, empty(h))
+		require.Zero(t, h.flow.n.Load())
+	})
+	t.Run("at the end of the input", func(t *testing.T) {
+		h := timing(time.Now().Add(-time.Hour))
+		h.hasTimers = false // as if it came due a little later
+		h.give(0, 1)
+		require.Equal(t, "records", h.turned())
+		require.Equal(t, 1, empty(h))
+		h.hasTimers = true
+		require.NoError(t, h.onEnd())
+		require.Equal(t, evEnded, h.events[len(h.events)-1].kind)
+		require.EqualValues(t, 1, h.flow.n.Load(), "it is counted when the loop hears of the end")
+		require.Equal(t, "timers", h.turned())
+		require.Equal(t, 2, empty(h))
+		require.Zero(t, h.flow.n.Load())
+	})
+	t.Run("before anything runs", func(t *testing.T) {
+		h := timing(time.Now().Add(-time.Hour))
+		h.hasTimers = false // as if it was restored with the timer
+		h.give(0, 1)
+		require.Equal(t, "records", h.turned())
+		h.hasTimers = true
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // the task itself does nothing
+		a := &attempt{ctx: ctx, source: &worldSource{}}
+		a.startTask(&owned{task: h.task})
+		a.wg.Wait()
+		require.EqualValues(t, 1, h.flow.n.Load())
+	})
+}
+
+// The same with everything in place: timers that are due fire in the run that set them.
+func TestABoundedRunFiresTheTimersThatAreDue(t *testing.T) {
+	for name, set := range modes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 3)
+			w.produce(300, 11)
+			cfg := w.config()
+			set(&cfg)
+			r, err := New(boundedTimerPlan(t, time.Now().Add(-time.Hour)), cfg, w.ports(), nil)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			require.NoError(t, r.Run(ctx))
+			require.NoError(t, ctx.Err(), "it ended by itself")
 			w.exact()
 		})
 	}

@@ -35,6 +35,12 @@ func TestGracefulStopCommitsEverything(t *testing.T) {
 	require.NoError(t, stop())
 	w.exact()
 	require.LessOrEqual(t, len(w.commits), 3)
+	for tp, c := range w.committed {
+		h, err := snapshot.ParseHandle(c.Metadata)
+		require.NoError(t, err)
+		require.Zero(t, c.LeaderEpoch, "%s: that of the last record", tp)
+		require.Equal(t, c.LeaderEpoch, h.LeaderEpoch)
+	}
 }
 
 // failOnce gives a function that returns err at its n-th call only.
@@ -283,6 +289,7 @@ func TestAStoppingErrorEndsTheRunnerAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "not allowed")
 	require.Equal(t, fault.Denied, fault.CodeOf(err))
 	require.Empty(t, w.output)
+	require.Empty(t, w.open, "no attempt follows that would abort it, and readers would wait for its timeout")
 }
 
 func TestIdsGrowOverAttemptsAndProcesses(t *testing.T) {

@@ -11,28 +11,61 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
 
+// between is a step that a test puts between an exchange and the count behind it.
+type between func(topology.Stream[string, string]) topology.Stream[string, string]
+
+func with(in topology.Stream[string, string], steps []between) topology.Stream[string, string] {
+	for _, step := range steps {
+		in = step(in)
+	}
+	return in
+}
+
+// inOrder fails a record that does not come behind all records of its key that were sent before it, also over restarts.
+func inOrder(in topology.Stream[string, string]) topology.Stream[string, string] {
+	return topology.Process(in, "in-order", func() topology.Processor[string, string, string] { return &ordered{} })
+}
+
+// ordered keeps the offset behind the newest record of a key; the records of a key are of one partition.
+type ordered struct{ next *topology.Value[int64] }
+
+func (o *ordered) Open(ctx *topology.ProcessContext) error {
+	o.next = topology.ValueState(ctx, "next", serde.Int64())
+	return nil
+}
+
+func (o *ordered) Process(_ *topology.ProcessContext, in *topology.Rec[string, string], out *topology.Collector[string, string]) error {
+	if next, _ := o.next.Get(); in.Offset < next {
+		return fault.Stopf(fault.Failed, "the record of key %s at offset %d comes behind that at %d", in.Key, in.Offset, next-1)
+	}
+	o.next.Set(in.Offset + 1)
+	out.Emit(in.Value)
+	return nil
+}
+
 // exchangePlan counts per key behind an exchange; the key does not change, so the oracle of the world holds.
-func exchangePlan(t *testing.T, parallelism int) *topology.Plan {
+func exchangePlan(t *testing.T, parallelism int, steps ...between) *topology.Plan {
 	b := topology.New(app)
 	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
 	by := topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(parallelism))
-	topology.ToTopic(topology.Count(by, "count"), "out", "out", serde.String(), serde.Int64())
+	topology.ToTopic(topology.Count(with(by, steps), "count"), "out", "out", serde.String(), serde.Int64())
 	p, err := b.Plan()
 	require.NoError(t, err)
 	return p
 }
 
 // twoHopPlan sends records over two exchanges.
-func twoHopPlan(t *testing.T, first, second int) *topology.Plan {
+func twoHopPlan(t *testing.T, first, second int, steps ...between) *topology.Plan {
 	b := topology.New(app)
 	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
 	spread := topology.Rebalance(in, "spread", serde.String(), serde.String(), topology.Parallelism(first))
 	by := topology.GroupBy(spread, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(second))
-	topology.ToTopic(topology.Count(by, "count"), "out", "out", serde.String(), serde.Int64())
+	topology.ToTopic(topology.Count(with(by, steps), "count"), "out", "out", serde.String(), serde.Int64())
 	p, err := b.Plan()
 	require.NoError(t, err)
 	return p
@@ -67,7 +100,7 @@ func TestEveryInputCountsOnceBehindAnExchange(t *testing.T) {
 			w := newWorld(t, 4)
 			cfg := w.config()
 			set(&cfg)
-			stop := w.startPlan(exchangePlan(t, 3), cfg, w.ports(), nil)
+			stop := w.startPlan(exchangePlan(t, 3, inOrder), cfg, w.ports(), nil)
 			for range 50 {
 				w.produce(100, 13)
 				time.Sleep(time.Millisecond)
@@ -102,7 +135,7 @@ func TestStateMovesWithTheParallelism(t *testing.T) {
 				set(&cfg)
 				cfg.ChannelRecords = 1 + rnd.IntN(64)
 				cfg.ShutdownTimeout = 1 // nothing is committed after the wish to stop
-				kill := w.startPlan(exchangePlan(t, par), cfg, w.ports(), nil)
+				kill := w.startPlan(exchangePlan(t, par, inOrder), cfg, w.ports(), nil)
 				for until := w.done() + 100 + rnd.IntN(200); w.done() < until; {
 					w.produce(20, 11)
 					time.Sleep(time.Millisecond)
@@ -112,7 +145,7 @@ func TestStateMovesWithTheParallelism(t *testing.T) {
 			}
 			cfg := w.config()
 			set(&cfg)
-			stop := w.startPlan(exchangePlan(t, 2), cfg, w.ports(), nil)
+			stop := w.startPlan(exchangePlan(t, 2, inOrder), cfg, w.ports(), nil)
 			w.outputs()
 			require.NoError(t, stop())
 			w.exact()
@@ -143,7 +176,7 @@ func TestRecordsOfOneKeyStayInOrderOverTwoExchanges(t *testing.T) {
 			w := newWorld(t, 2)
 			cfg := w.config()
 			set(&cfg)
-			stop := w.startPlan(twoHopPlan(t, 1, 3), cfg, w.ports(), nil)
+			stop := w.startPlan(twoHopPlan(t, 1, 3, inOrder), cfg, w.ports(), nil)
 			for i := range 40 {
 				w.produce(100, 7)
 				if i%10 == 5 {
@@ -159,18 +192,19 @@ func TestRecordsOfOneKeyStayInOrderOverTwoExchanges(t *testing.T) {
 }
 
 // slowPlan is exchangePlan with a slow step behind the exchange, so that its channels are full.
-func slowPlan(t *testing.T, parallelism int, each time.Duration) *topology.Plan {
+func slowPlan(t *testing.T, parallelism int, each time.Duration, steps ...between) *topology.Plan {
 	b := topology.New(app)
 	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
 	by := topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(parallelism))
 	slow := topology.Map(by, "slow", func(_, v string) string { time.Sleep(each); return v })
-	topology.ToTopic(topology.Count(slow, "count"), "out", "out", serde.String(), serde.Int64())
+	topology.ToTopic(topology.Count(with(slow, steps), "count"), "out", "out", serde.String(), serde.Int64())
 	p, err := b.Plan()
 	require.NoError(t, err)
 	return p
 }
 
-// What is in flight when the engine is killed is there again, once, also in other subtasks.
+// What is in flight when the engine is killed is there again, once, in its order and before what comes behind it, also in other
+// subtasks.
 func TestRecordsInFlightComeBackOnce(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"unaligned", "timeout"} {
@@ -188,14 +222,14 @@ func TestRecordsInFlightComeBackOnce(t *testing.T) {
 				cfg := w.config()
 				modes[name](&cfg)
 				cfg.ChannelRecords, cfg.ShutdownTimeout = 16+rnd.IntN(200), 1
-				kill := w.startPlan(slowPlan(t, par, 100*time.Microsecond), cfg, w.ports(), lis)
+				kill := w.startPlan(slowPlan(t, par, 100*time.Microsecond, inOrder), cfg, w.ports(), lis)
 				for until := w.done() + 100 + rnd.IntN(200); w.done() < until; {
 					time.Sleep(time.Millisecond)
 				}
 				require.NoError(t, kill())
 			}
 			require.Positive(t, buffered.Load(), "no checkpoint had records in flight")
-			stop := w.startPlan(slowPlan(t, 2, 0), w.config(), w.ports(), lis)
+			stop := w.startPlan(slowPlan(t, 2, 0, inOrder), w.config(), w.ports(), lis)
 			w.outputs()
 			require.NoError(t, stop())
 			w.exact()

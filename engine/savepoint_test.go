@@ -292,6 +292,46 @@ func TestSynchronousSnapshotsStopProcessing(t *testing.T) {
 	}
 }
 
+// Nor does a timer fire then, whatever the barriers are like: behind an exchange the sources stand still, and nothing overtaken
+// is there to process when barriers are aligned, but timers come due.
+func TestSynchronousSnapshotsStopTimers(t *testing.T) {
+	t.Parallel()
+	for _, exchange := range []bool{false, true} {
+		for _, sync := range []bool{false, true} {
+			t.Run(fmt.Sprintf("exchange %v, sync %v", exchange, sync), func(t *testing.T) {
+				w := newWorld(t, 1)
+				var writing atomic.Bool
+				var during atomic.Int64
+				w.wrap = func(c Checkpoints) Checkpoints { return slowPersist{c, &writing} }
+				b := topology.New(app)
+				in := topology.FromTopic(b, "in", "in", serde.String(), serde.String())
+				if exchange {
+					in = topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
+				}
+				base := time.Now().Add(20 * time.Millisecond) // one timer comes due each millisecond
+				timed := topology.Process(in, "timed", func() topology.Processor[string, string, int64] { return &alarm{base: base} })
+				seen := topology.Map(timed, "seen", func(_ string, n int64) int64 {
+					if writing.Load() {
+						during.Add(1)
+					}
+					return n
+				})
+				topology.ToTopic(seen, "out", "out", serde.String(), serde.Int64())
+				plan, err := b.Plan()
+				require.NoError(t, err)
+				cfg := w.config()
+				cfg.SyncSnapshots = sync
+				w.produce(200, 7)
+				stop := w.startPlan(plan, cfg, w.ports(), nil)
+				w.outputs()
+				require.NoError(t, stop())
+				w.exact()
+				require.Equal(t, sync, during.Load() == 0, "%d timers while the state was written", during.Load())
+			})
+		}
+	}
+}
+
 type slowPersist struct {
 	Checkpoints
 	writing *atomic.Bool

@@ -107,9 +107,9 @@ func (d *driver) announce(i int) {
 	d.do(d.g.Announced(a.in, a.b))
 }
 
-// readable reports that there is something to read from the input.
+// readable reports that there is something to read from the input, and nothing that comes before it.
 func (d *driver) readable(in int) bool {
-	return len(d.ch[in].q) > 0 && (d.plant == ReadBlocked || !d.blocked[in])
+	return len(d.ch[in].q) > 0 && (d.plant == ReadBlocked || !d.blocked[in]) && (d.plant == RestoredLate || len(d.backlog) == 0)
 }
 
 // read takes the next item from a channel.

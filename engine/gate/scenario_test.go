@@ -25,7 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios in
 //	                                        timeout), cancel barrier 8, the end. What may overtake is announced at once;
 //	hide 0 |8u                              the same, the announcement stays under way
 //	announce                                ... until here
-//	read 0 2                                read two items from input 0, if it is not set aside
+//	read 0 2                                read two items from input 0, if it is not set aside and nothing restored is left
 //	timed-out 8, trigger 8t, cancel 8       the time is over; from the coordinator
 //	restore a1 b1, work                     records that were in flight; process one of them
 //	    -> an action of the gate
@@ -234,6 +234,9 @@ func (s *scene) read(args []string) error {
 		switch {
 		case len(s.d.ch[in].q) == 0:
 			return errors.New("the channel is empty")
+		case !s.d.readable(in) && len(s.d.backlog) > 0:
+			s.said = append(s.said, "=  not read: what was in flight comes first")
+			return nil
 		case !s.d.readable(in):
 			s.said = append(s.said, "=  not read: the input is set aside")
 			return nil
