@@ -107,7 +107,7 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, errors.Join(fmt.Errorf("broker: %w", err), b.Close())
 	}
 	if notes != nil {
-		notes.watch(cluster)
+		notes.watch(cluster, cfg.Logger)
 	}
 	b.addr = cluster.ListenAddrs()[0]
 	if err := b.open(ctx, cfg.Topics); err != nil {

@@ -3,9 +3,11 @@ package embedded
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -44,12 +46,20 @@ func newJournal(dir string, sync bool) *journal {
 	return &journal{path: filepath.Join(dir, journalFile), sync: sync, staged: map[string]*commitNote{}, noted: true}
 }
 
-// watch has the journal see the requests that matter, before kfake handles them.
-func (j *journal) watch(c *kfake.Cluster) {
+// watch has the journal see the requests that matter, before kfake handles them. One that cannot be noted is not done, and
+// the client is to ask again: as of a coordinator that is away, or since its connection ends. kfake would forget the
+// function with that, and do all later ones without a note, if it were not told to keep it.
+func (j *journal) watch(c *kfake.Cluster, log *slog.Logger) {
 	for _, key := range []kmsg.Key{kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.InitProducerID, kmsg.OffsetCommit, kmsg.OffsetDelete, kmsg.DeleteGroups, kmsg.DeleteTopics} {
 		c.ControlKey(key.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
 			if err := j.see(req); err != nil {
-				return nil, err, true // the connection ends, and nothing is done
+				log.Error("a request is not done, since it cannot be noted; the client is to ask again", "request", key.Name(), "error", err)
+				c.KeepControl()
+				if end, ok := req.ResponseKind().(*kmsg.EndTxnResponse); ok {
+					end.ErrorCode = kerr.CoordinatorNotAvailable.Code
+					return end, nil, true
+				}
+				return nil, err, true
 			}
 			return nil, nil, false
 		})
@@ -69,10 +79,12 @@ func (j *journal) see(req kmsg.Request) error {
 		if note == nil || note.Producer != r.ProducerID || note.Epoch != r.ProducerEpoch {
 			note = &commitNote{Producer: r.ProducerID, Epoch: r.ProducerEpoch}
 		}
-		delete(j.staged, r.TransactionalID)
 		if r.Commit {
-			return j.write(note)
+			if err := j.write(note); err != nil {
+				return err // what is staged is for the next try
+			}
 		}
+		delete(j.staged, r.TransactionalID)
 	default:
 		return j.forget() // the offsets may be others from here on; the commit before is complete
 	}

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,6 +158,49 @@ func TestACommitThatHadBegunIsCompleted(t *testing.T) {
 			values, offset, _ := committed(t, addr, len(want)+6)
 			require.Len(t, values, len(want)+6)
 			require.EqualValues(t, 46, offset)
+		})
+	}
+}
+
+// A commit cannot be noted for a while. It is not done before it is, what comes after it is noted as well, and none of it is
+// taken back or cut in two by a kill.
+func TestACommitThatCannotBeNotedWaits(t *testing.T) {
+	for name, cut := range map[string]bool{"killed later": false, "killed before its offsets are kept": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			addr, _, kill := startChild(t, dir)
+			commitTxn(t, addr, 2, kgo.TryCommit)
+			log := filepath.Join(dir, "cluster", "groups.log")
+			groups, err := os.ReadFile(log)
+			require.NoError(t, err)
+			inTheWay := filepath.Join(dir, "cluster", journalFile+".tmp")
+			require.NoError(t, os.Mkdir(inTheWay, 0o700))
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				commitTxn(t, addr, 4, kgo.TryCommit)
+			}()
+			select {
+			case <-done:
+				require.Fail(t, "committed without a note")
+			case <-time.After(300 * time.Millisecond):
+			}
+			require.NoError(t, os.Remove(inTheWay))
+			<-done
+			want, at := 6, 44
+			if cut {
+				kill()
+				require.NoError(t, os.WriteFile(log, groups, 0o600))
+			} else {
+				commitTxn(t, addr, 6, kgo.TryCommit)
+				want, at = 12, 46
+				kill()
+			}
+			addr, _, _ = startChild(t, dir)
+			values, offset, metadata := committed(t, addr, want)
+			require.Len(t, values, want)
+			require.EqualValues(t, at, offset)
+			require.Equal(t, fmt.Sprintf("handle-%d", at-40), metadata)
 		})
 	}
 }
