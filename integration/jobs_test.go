@@ -53,6 +53,9 @@ func runJob(name string) int {
 		CheckpointTimeout: 5 * time.Second, TransactionTimeout: transactionTimeout,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
+	if env("FILES") != "" {
+		cfg.MemoryThreshold = -1
+	}
 	if env("EXCHANGE") != "" {
 		exchangeJob().apply(&cfg)
 	}

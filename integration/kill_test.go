@@ -24,7 +24,7 @@ import (
 type killPlan struct {
 	records, keys, kills int
 	record               func(i, keys int) *kgo.Record
-	start                func() *process
+	start                func(files bool) *process // files: the state lies in files of its own, however little has changed
 	verify               verify.Config
 }
 
@@ -131,7 +131,7 @@ func (s *site) kills(p killPlan) {
 	var job *process
 	caught := 0
 	for i, m := range plan {
-		job = p.start()
+		job = p.start(m.phase == persisted) // so that there is a file to wait for
 		s.awaitMoment(job, m)
 		require.False(t, job.ended(), "before its kill %d: %s", i+1, job.stderr.tail(3))
 		job.kill()
@@ -144,7 +144,7 @@ func (s *site) kills(p killPlan) {
 	}
 	require.Positive(t, caught, "no kill left a transaction open")
 	lastKill := time.Now()
-	job = p.start()
+	job = p.start(false)
 	require.NoError(t, <-produced)
 	s.caughtUp(job)
 	t.Logf("%d records, %d kills, %d of them in a transaction; caught up after %v, %v after the last kill", p.records, p.kills, caught,
@@ -255,13 +255,24 @@ func amount(i, keys int) *kgo.Record {
 func killTheBinary(s *site, records, kills int) {
 	processorBinary(s.t) // building it takes a while the first time, in which records would flow
 	file := s.file(totals)
-	s.kills(killPlan{records: records, keys: 2000, kills: kills, record: order, start: func() *process { return s.run(file, "--log-format", "text") }})
+	s.kills(killPlan{records: records, keys: 2000, kills: kills, record: order, start: func(files bool) *process {
+		flags := []string{"--log-format", "text"}
+		if files {
+			flags = append(flags, "--set", "state.backend.fs.memory-threshold=0")
+		}
+		return s.run(file, flags...)
+	}})
 }
 
 // The same for a Processor of the Go DSL with two states that must not part.
 func killTheJob(s *site, records, kills int) {
 	s.kills(killPlan{records: records, keys: 2000, kills: kills, record: amount, verify: verify.Config{Format: verify.Binary},
-		start: func() *process { return s.job("totals") }})
+		start: func(files bool) *process {
+			if files {
+				return s.job("totals", "JOB_FILES=true")
+			}
+			return s.job("totals")
+		}})
 }
 
 func TestKillTheBinary(t *testing.T) {

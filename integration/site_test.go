@@ -168,10 +168,10 @@ func (s *site) run(file string, flags ...string) *process {
 }
 
 // job starts a job of the Go DSL.
-func (s *site) job(name string) *process {
+func (s *site) job(name string, env ...string) *process {
 	s.t.Helper()
-	return startProcess(s.t, os.Args[0], nil, asJob+"="+name, "JOB_BROKERS="+strings.Join(s.brokers, ","),
-		"JOB_APPLICATION="+s.app, "JOB_IN="+s.in, "JOB_OUT="+s.out, "JOB_DIR="+s.dir, "JOB_INTERVAL="+s.every.String())
+	return startProcess(s.t, os.Args[0], nil, append(env, asJob+"="+name, "JOB_BROKERS="+strings.Join(s.brokers, ","),
+		"JOB_APPLICATION="+s.app, "JOB_IN="+s.in, "JOB_OUT="+s.out, "JOB_DIR="+s.dir, "JOB_INTERVAL="+s.every.String())...)
 }
 
 // put writes records to the input, one after the other.
