@@ -29,7 +29,7 @@ func (a *attempt) cleanFailed(facts []snapshot.TaskFacts) {
 	if cfg := &a.r.cfg; cfg.AtLeastOnce || cfg.NoSnapshots || cfg.RecoverFromStore {
 		return
 	}
-	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, facts); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
+	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, facts, a.r.ports.GroupRoots); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
 		a.r.lis.cleaned(report, err)
 	}
 }

@@ -102,8 +102,8 @@ func (s flakyStore) Merge(ctx context.Context, name element.CheckpointName, entr
 	return ref, err
 }
 
-func (s flakyStore) Clean(ctx context.Context, committed []snapshot.RootRef) (rep snapshot.CleanReport, err error) {
-	return rep, s.f.attempt(10, func() (err error) { rep, err = s.Checkpoints.Clean(ctx, committed); return err })
+func (s flakyStore) Clean(ctx context.Context, committed []snapshot.RootRef, group snapshot.GroupRoots) (rep snapshot.CleanReport, err error) {
+	return rep, s.f.attempt(10, func() (err error) { rep, err = s.Checkpoints.Clean(ctx, committed, group); return err })
 }
 
 type flakyCommitter struct {

@@ -20,9 +20,9 @@ func (a *attempt) house(ref snapshot.RootRef) {
 }
 
 func (a *attempt) round(ref snapshot.RootRef, due []snapshot.TaskEntry) {
-	store := a.r.ports.Checkpoints
+	ports := a.r.ports
 	own := func(ctx context.Context) (snapshot.CleanReport, error) {
-		return store.Clean(ctx, []snapshot.RootRef{ref})
+		return ports.Checkpoints.Clean(ctx, []snapshot.RootRef{ref}, ports.GroupRoots)
 	}
 	a.startRound(own, func(round *mergeRound) { a.mergeAll(round, ref.Name, due) })
 }

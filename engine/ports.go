@@ -148,9 +148,9 @@ type Checkpoints interface {
 	Merge(ctx context.Context, name element.CheckpointName, entry snapshot.TaskEntry) (snapshot.RunRef, error)
 	// Forget says that a merged run will not be used: Clean may remove it.
 	Forget(ref snapshot.RunRef)
-	Clean(ctx context.Context, committed []snapshot.RootRef) (snapshot.CleanReport, error)
+	Clean(ctx context.Context, committed []snapshot.RootRef, group snapshot.GroupRoots) (snapshot.CleanReport, error)
 	// CleanFailed removes what failed checkpoints have left, at the start of an attempt; facts are of all its tasks.
-	CleanFailed(ctx context.Context, facts []snapshot.TaskFacts) (snapshot.CleanReport, error)
+	CleanFailed(ctx context.Context, facts []snapshot.TaskFacts, group snapshot.GroupRoots) (snapshot.CleanReport, error)
 	// Discard removes what was written for a checkpoint whose commit was never begun.
 	Discard(ctx context.Context, name element.CheckpointName) (snapshot.CleanReport, error)
 	StoreID() string
@@ -225,6 +225,8 @@ type Ports struct {
 	Committer   Committer
 	Checkpoints Checkpoints
 	Local       LocalCopy // may be nil
+	// GroupRoots gives the roots that the group's committed handles name. Checkpoints asks it before it deletes.
+	GroupRoots snapshot.GroupRoots
 	// CleanGroup removes what instances that are gone have left and nothing needs. The engine calls it now and then
 	// where the first partition of the first source is owned, so in one instance of the group. It may be nil.
 	CleanGroup func(ctx context.Context) (snapshot.CleanReport, error)

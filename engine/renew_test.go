@@ -189,7 +189,7 @@ func TestARunWhoseFileGoesIsReplacedByTheWholeState(t *testing.T) {
 				for _, err := range append(r.of(&r.ended), r.of(&r.renewed)...) {
 					require.ErrorContains(t, err, "the file is missing")
 				}
-				_, err := w.repo.Clean(t.Context(), nil) // the stop may have cut the last one short
+				_, err := w.repo.Clean(t.Context(), nil, w.groupRoots) // the stop may have cut the last one short
 				require.NoError(t, err)
 				require.NoError(t, w.repo.VerifyAll(t.Context(), nil, func(v snapshot.Verified) { require.Empty(t, v.Damage) }))
 				stop = w.startPlan(plan(t), cfg, w.ports(), r.listener()) // from the files

@@ -85,13 +85,13 @@ type heldClean struct {
 	gate <-chan struct{}
 }
 
-func (h heldClean) Clean(ctx context.Context, committed []snapshot.RootRef) (snapshot.CleanReport, error) {
+func (h heldClean) Clean(ctx context.Context, committed []snapshot.RootRef, group snapshot.GroupRoots) (snapshot.CleanReport, error) {
 	select {
 	case <-h.gate:
 	case <-ctx.Done():
 		return snapshot.CleanReport{}, ctx.Err()
 	}
-	return h.Checkpoints.Clean(ctx, committed)
+	return h.Checkpoints.Clean(ctx, committed, group)
 }
 
 // What is committed while the cleaning up of an earlier checkpoint goes on is cleaned up behind it, also when nothing is

@@ -638,13 +638,29 @@ func countPlan(t *testing.T) *topology.Plan {
 	return p
 }
 
+// groupRoots gives the roots that are committed.
+func (w *world) groupRoots(context.Context) (roots []snapshot.RootRef, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for tp, c := range w.committed {
+		h, err := snapshot.ParseHandle(c.Metadata)
+		if err != nil {
+			return nil, fmt.Errorf("%v: %w", tp, err)
+		}
+		if h.Kind == snapshot.HandleCheckpoint {
+			roots = append(roots, h.Root)
+		}
+	}
+	return roots, nil
+}
+
 func (m *member) ports() Ports {
 	var cp Checkpoints = m.repo
 	if m.w.wrap != nil {
 		cp = m.w.wrap(cp)
 	}
 	return Ports{
-		Group: m, Offsets: m, Committer: m, Checkpoints: cp,
+		Group: m, Offsets: m, Committer: m, Checkpoints: cp, GroupRoots: m.w.groupRoots,
 		NewSource: func(p []element.Position) (Source, error) { return &worldSource{w: m.w, next: slices.Clone(p)}, nil },
 		NewSink: func() (Sink, error) {
 			return &worldSink{w: m.w, m: m, writers: map[element.TaskID]bool{}, held: map[element.TaskID][]worldQueue{}}, nil

@@ -3,6 +3,7 @@ package processor
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -190,7 +191,7 @@ func (l *line) merge(task element.TaskID, n int) {
 }
 
 func (l *line) clean() {
-	_, err := l.repo.Clean(l.t.Context(), []snapshot.RootRef{*l.root})
+	_, err := l.repo.Clean(l.t.Context(), []snapshot.RootRef{*l.root}, func(context.Context) ([]snapshot.RootRef, error) { return []snapshot.RootRef{*l.root}, nil })
 	require.NoError(l.t, err)
 }
 

@@ -262,7 +262,7 @@ func (s *service) fence(offsets []checkpoint.OffsetCommit) (member string, gener
 
 func (s *service) run(ctx context.Context) error {
 	ports := engine.Ports{
-		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local,
+		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local, GroupRoots: s.committedRoots,
 		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		OpenFrom: s.openFrom, DisposeSavepoint: snapshot.DisposeSavepoint,
 		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone, CleanIdle: s.cleanIdle, Others: s.others,

@@ -29,7 +29,7 @@ func TestAnAnnouncementMakesAnInstanceKnown(t *testing.T) {
 	require.NoError(t, a.Announce(t.Context()))
 	require.NoError(t, a.Announce(t.Context()), "a second process of the name")
 	require.Equal(t, []string{"a"}, known(b))
-	_, err := a.Clean(t.Context(), nil)
+	_, err := a.Clean(t.Context(), nil, says())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, known(b))
 	clean := func(live []string, now time.Time) CleanReport {

@@ -36,24 +36,25 @@ type CleanReport struct {
 // clusters are always kept.
 //
 // committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this
-// instance count as committed without a marker. They must have been read before the call. When a root or a marker
-// cannot be read nothing is deleted and the error says which. Files that are not ours are not touched. What is left
-// of interrupted writes goes too.
+// instance count as committed without a marker. They must have been read before the call. group is asked where the roots do
+// not tell enough, see decide. When it cannot be asked, or a root or a marker cannot be read, nothing is deleted and the error
+// says which. Files that are not ours are not touched. What is left of interrupted writes goes too.
 //
-// Why it is safe while tasks move between the others: see collect.
-func (r *Repository) Clean(ctx context.Context, committed []RootRef) (CleanReport, error) {
+// Why it is safe while tasks move between the others: see decide.
+func (r *Repository) Clean(ctx context.Context, committed []RootRef, group GroupRoots) (CleanReport, error) {
 	c, err := r.newCleaner(ctx)
 	if err != nil {
 		return CleanReport{}, err
 	}
-	c.own = r.dir
-	if err = c.collect(committed); err != nil {
+	c.own, c.group = r.dir, group
+	if err = c.loadAll(committed); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	c.judgeCommitted()
-	c.judgeOwn()
-	c.settleMerged()
-	rep, err := r.deleteAll(ctx, c.judgeFiles())
+	plan, err := c.decide()
+	if err != nil {
+		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
+	}
+	rep, err := r.deleteAll(ctx, plan)
 	if err != nil {
 		return rep, err
 	}
@@ -65,11 +66,13 @@ func (r *Repository) Clean(ctx context.Context, committed []RootRef) (CleanRepor
 type cleaner struct {
 	r         *Repository
 	ctx       context.Context
-	own       string               // Clean: the directory that nobody else removes roots of
+	own       string               // Clean, CleanFailed: this instance's directory, whose roots nobody else removes while it lives
+	group     GroupRoots           // asked after the first listing
 	first     *inventory           // what may be deleted is in it
 	roots     map[string]cleanRoot // all that were read, by path
 	committed map[string]bool      // paths of roots
 	needed    map[string]bool      // files
+	named     []string             // paths of the roots that handles name
 
 	// ids of the committed roots of each task that reads a partition, of all instances, newest first
 	ids    map[lineage][]element.CheckpointID
@@ -112,8 +115,10 @@ func markFiles(root *Root, set map[string]bool) {
 	}
 }
 
-// judgeCommitted finds the committed roots that have no marker, and notes the committed ids of every task.
+// judgeCommitted finds the committed roots that have no marker, and notes the committed ids of every task, anew each time.
 func (c *cleaner) judgeCommitted() {
+	clear(c.ids)
+	clear(c.here)
 	for path := range c.roots {
 		for c.committed[path] {
 			pred := c.roots[path].root.Predecessor
@@ -144,6 +149,7 @@ func (c *cleaner) judgeCommitted() {
 
 // judgeOwn marks the files that are needed.
 func (c *cleaner) judgeOwn() {
+	c.report = CleanReport{}
 	mine := map[string]bool{} // of the first listing
 	for _, in := range c.first.instances {
 		if in.dir != c.r.dir {

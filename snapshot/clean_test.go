@@ -32,7 +32,7 @@ func TestCleanKeepsTheNewestCommitted(t *testing.T) {
 	replaceFile(t, m, "shop/i-0/chk-1-1.root", []byte("not our form"))
 	require.NoError(t, m.MkdirAll("shop/i-0/chk-1-0000000000000001.data.d"))
 
-	rep, err := r.Clean(ctx, nil)
+	rep, err := r.Clean(ctx, nil, says())
 	require.NoError(t, err)
 	require.Equal(t, []element.CheckpointName{nameOf(6, 1), nameOf(5, 1), nameOf(4, 1)}, rep.Retained)
 	require.Equal(t, 6, rep.Deleted, "roots and markers of 1 to 3; their runs are in the chain")
@@ -45,7 +45,7 @@ func TestCleanKeepsTheNewestCommitted(t *testing.T) {
 	}
 	full, err := r.Merge(ctx, nameOf(6, 1), root.Tasks[0])
 	require.NoError(t, err)
-	_, err = r.Clean(ctx, nil)
+	_, err = r.Clean(ctx, nil, says())
 	require.NoError(t, err)
 	require.Contains(t, listAll(t, r), full.File, "no root names it yet, but one will")
 	root.Tasks[0].Runs = []RunRef{full}
@@ -54,7 +54,7 @@ func TestCleanKeepsTheNewestCommitted(t *testing.T) {
 		require.NoError(t, r.MarkCommitted(ctx, ref))
 		prev, root = &ref, next
 	}
-	_, err = r.Clean(ctx, nil)
+	_, err = r.Clean(ctx, nil, says())
 	require.NoError(t, err)
 	files := listAll(t, r)
 	require.Contains(t, files, full.File)
@@ -65,7 +65,7 @@ func TestCleanKeepsTheNewestCommitted(t *testing.T) {
 	d := delta(taskA, counts, int(root.Tasks[0].ChainEnd()), 10, change{"totals/acc|a": val("10")})
 	packs, err := r.Persist(ctx, nameOf(10, 1), []TaskDelta{d})
 	require.NoError(t, err)
-	_, err = r.Clean(ctx, []RootRef{*prev})
+	_, err = r.Clean(ctx, []RootRef{*prev}, says(*prev))
 	require.NoError(t, err)
 	root.Name, root.Predecessor = nameOf(10, 1), prev
 	root.Tasks[0].Runs = append(root.Tasks[0].Runs, packs[0].Run)
@@ -108,21 +108,21 @@ func TestCleanKeepsWhatHandlesAndOtherInstancesName(t *testing.T) {
 		require.NoError(t, err)
 		next.Tasks[0].Runs = []RunRef{full}
 		prev, root = &ref, next
-		_, err = a.Clean(ctx, nil)
+		_, err = a.Clean(ctx, nil, says())
 		require.NoError(t, err)
 	}
 	require.NotContains(t, listAll(t, a), refA1.Path)
 	_, err := b.Verify(ctx, rootB2.Tasks[0])
 	require.NoError(t, err, "a's first pack is in b's chain")
-	_, err = b.Clean(ctx, nil)
+	_, err = b.Clean(ctx, nil, says())
 	require.NoError(t, err)
 	require.Contains(t, listAll(t, a), prev.Path, "b deletes nothing of a")
 	// A handle names an old root of a: it stays, with all it names.
 	old := listAll(t, a)
-	_, err = a.Clean(ctx, []RootRef{refB2})
+	_, err = a.Clean(ctx, []RootRef{refB2}, says(refB2))
 	require.NoError(t, err)
 	require.Equal(t, old, listAll(t, a))
-	_, err = a.Clean(ctx, []RootRef{refA1})
+	_, err = a.Clean(ctx, []RootRef{refA1}, says(refA1))
 	require.ErrorContains(t, err, "nothing is deleted")
 	require.ErrorContains(t, err, refA1.Path)
 }
@@ -137,7 +137,7 @@ func TestCleanKeepsATaskThatItsNewOwnerHasNotCommittedYet(t *testing.T) {
 		ref, next := mustCheckpoint(t, a, id, 1, prev, root, map[element.TaskID]change{taskA: {"totals/acc|a": val(fmt.Sprint(id))}})
 		require.NoError(t, a.MarkCommitted(ctx, ref))
 		prev, root = &ref, next
-		_, err := a.Clean(ctx, []RootRef{ref})
+		_, err := a.Clean(ctx, []RootRef{ref}, says(ref))
 		require.NoError(t, err)
 		got, err := b.ReadRoot(ctx, refA1)
 		require.NoError(t, err)
@@ -145,19 +145,19 @@ func TestCleanKeepsATaskThatItsNewOwnerHasNotCommittedYet(t *testing.T) {
 		require.NoError(t, err)
 	}
 	refB, rootB := mustCheckpoint(t, b, 2, 2, &refA1, &Root{Tasks: rootA1.Tasks[1:]}, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
-	_, err := a.Clean(ctx, nil)
+	_, err := a.Clean(ctx, nil, says())
 	require.NoError(t, err)
 	require.Contains(t, listAll(t, a), refA1.Path, "b's root is not known to be committed")
 	require.NoError(t, b.MarkCommitted(ctx, refB))
 	for id := 3; id <= 4; id++ {
-		_, err = a.Clean(ctx, nil)
+		_, err = a.Clean(ctx, nil, says())
 		require.NoError(t, err)
 		require.Contains(t, listAll(t, a), refA1.Path, "one of the three newest committed ones of taskB")
 		prev := refB
 		refB, rootB = mustCheckpoint(t, b, id, 2, &prev, rootB, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
 		require.NoError(t, b.MarkCommitted(ctx, refB))
 	}
-	_, err = a.Clean(ctx, nil)
+	_, err = a.Clean(ctx, nil, says())
 	require.NoError(t, err)
 	require.NotContains(t, listAll(t, a), refA1.Path)
 	_, err = b.Verify(ctx, rootB.Tasks[0])
@@ -179,7 +179,7 @@ func TestCleanKeepsARootWhoseMarkerIsMissing(t *testing.T) {
 		ref, next := mustCheckpoint(t, a, id, 2, prev, root, map[element.TaskID]change{taskA: {"totals/acc|a": val(fmt.Sprint(id))}})
 		require.NoError(t, a.MarkCommitted(ctx, ref))
 		prev, root = &ref, next
-		_, err := a.Clean(ctx, []RootRef{ref})
+		_, err := a.Clean(ctx, []RootRef{ref}, says(ref))
 		require.NoError(t, err)
 	}
 	_, err := a.ReadRoot(ctx, ref2)
@@ -200,7 +200,7 @@ func TestCleanDeletesNothingWhenARootCannotBeRead(t *testing.T) {
 		replaceFile(t, d.m, victim, b)
 		r := openRepo(t, d.m, "i-0")
 		before := listAll(t, r)
-		rep, err := r.Clean(ctx, nil)
+		rep, err := r.Clean(ctx, nil, says())
 		require.True(t, requireCorrupt(err, victim), "%s: %v", victim, err)
 		require.Zero(t, rep)
 		require.Equal(t, before, listAll(t, r))
@@ -210,13 +210,13 @@ func TestCleanDeletesNothingWhenARootCannotBeRead(t *testing.T) {
 			}
 			return nil
 		})
-		_, err = r.Clean(ctx, nil)
+		_, err = r.Clean(ctx, nil, says())
 		require.ErrorIs(t, err, syscall.EIO)
 		d.m.SetFault(nil)
 		require.Equal(t, before, listAll(t, r))
 		b[len(b)/2] ^= 4
 		replaceFile(t, d.m, victim, b)
-		_, err = r.Clean(ctx, nil)
+		_, err = r.Clean(ctx, nil, says())
 		require.NoError(t, err)
 		require.NotContains(t, listAll(t, r), orphan)
 	}
@@ -259,14 +259,14 @@ func TestC27_FailedAttemptsLeaveNoOrphans(t *testing.T) {
 			}
 			require.NoError(t, r.MarkCommitted(ctx, ref))
 			prev, root = &ref, next
-			_, err = r.Clean(ctx, []RootRef{ref})
+			_, err = r.Clean(ctx, []RootRef{ref}, says(ref))
 			require.NoError(t, err)
 			replaceFile(t, m, "shop/i-0/README.txt", []byte("x"))
 		}
 		ch := map[element.TaskID]change{taskA: {"totals/acc|z": val("z")}, taskB: {}}
 		ref, _ := mustCheckpoint(t, r, 40, 1, prev, root, ch)
 		require.NoError(t, r.MarkCommitted(ctx, ref))
-		rep, err := r.Clean(ctx, []RootRef{ref})
+		rep, err := r.Clean(ctx, []RootRef{ref}, says(ref))
 		require.NoError(t, err)
 		require.Len(t, rep.Retained, 3)
 		infos, err := r.List(ctx)
@@ -319,7 +319,7 @@ func TestCleanNeverTakesWhatIsNeeded(t *testing.T) {
 					keep = append(keep, ref)
 				}
 			}
-			_, err := r.Clean(ctx, keep)
+			_, err := r.Clean(ctx, keep, says(keep...))
 			require.NoError(rt, err)
 		}
 		step := func(rt *rapid.T) {

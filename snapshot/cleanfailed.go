@@ -18,7 +18,7 @@ import (
 // Beyond what Clean removes go the roots that failed, and the data that lies there without a root. What is superseded goes
 // when it is so by a root that is here (outlived). Only two kinds of files are judged at all: those that this process has
 // written, and those that were there when the Repository was opened. Everything else of this directory appeared beside
-// this process. It is somebody's who lives.
+// this process. It is somebody's who lives. group is asked where the roots do not tell enough, as for Clean.
 //
 // A root R failed if the handle of every task of it that reads a partition is known and names an older checkpoint. One that
 // is not known, because its partition is another instance's or has no committed offset, keeps R. All offsets of R are in
@@ -49,26 +49,23 @@ import (
 // back names none that it had (Merge). One of this process that is still to be used is known (Forget).
 //
 // A data file that has a marker but no root stays: that root is lost, and it is not for this call to bury the rest.
-func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts) (CleanReport, error) {
+func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts, group GroupRoots) (CleanReport, error) {
 	c, err := r.newCleaner(ctx)
 	if err != nil {
 		return CleanReport{}, err
 	}
-	c.own, c.started, c.handles = r.dir, true, map[lineage]element.CheckpointID{}
-	committed := c.noteHandles(facts)
-	if err = c.loadAll(committed); err != nil {
+	c.own, c.group, c.started, c.handles = r.dir, group, true, map[lineage]element.CheckpointID{}
+	if err = c.loadAll(c.noteHandles(facts)); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
 	if !c.leftovers() {
 		return CleanReport{}, nil
 	}
-	if err = c.collect(committed); err != nil {
+	plan, err := c.decide()
+	if err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	c.judgeCommitted()
-	c.judgeOwn()
-	c.settleMerged()
-	return r.deleteAll(ctx, c.judgeFiles())
+	return r.deleteAll(ctx, plan)
 }
 
 // noteHandles notes which checkpoint each committed handle names, and gives the roots. One that cannot be read, or leads to

@@ -55,13 +55,13 @@ func TestCleanFailedKeepsWhatMayBeCommitted(t *testing.T) {
 		"a handle that is not ours":             {named(t, r, taskA, first), {Task: taskB, Inputs: []InputFacts{{TopicID: topicID, Found: true, Metadata: "other"}}}},
 		"the handle is of another topic's task": {named(t, r, taskA, first), func() TaskFacts { f := named(t, r, taskB, first); return otherTopic(t, f) }()},
 	} {
-		_, err := r.CleanFailed(ctx, facts)
+		_, err := r.CleanFailed(ctx, facts, says())
 		require.NoError(t, err)
 		require.Contains(t, listAll(t, r), second.Path, name)
 		whole(t, r, second)
 		whole(t, r, first)
 	}
-	rep, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, first), named(t, r, taskB, first)})
+	rep, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, first), named(t, r, taskB, first)}, says(first))
 	require.NoError(t, err)
 	require.Equal(t, 2, rep.Deleted)
 	require.NotContains(t, listAll(t, r), second.Path)
@@ -82,7 +82,7 @@ func TestCleanFailedBeforeTheFirstCommit(t *testing.T) {
 	r := openRepo(t, vfs.NewMem(), "i-0")
 	start := RootRef{Name: nameOf(0, 1)}
 	mustCheckpoint(t, r, 1, 1, nil, nil, both("1"))
-	_, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, start), named(t, r, taskB, start)})
+	_, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, start), named(t, r, taskB, start)}, says(start))
 	require.NoError(t, err)
 	require.Empty(t, ours(t, r))
 }
@@ -111,7 +111,7 @@ func TestCleanFailedTakesWhatItFoundAndNothingThatCameLater(t *testing.T) {
 	r := openRepo(t, m, "i-0")
 	later, _ := mustCheckpoint(t, old, 4, 1, &first, root, both("4"))
 	persistOnly(t, old, 5, 1, "5")
-	_, err = r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, first), named(t, r, taskB, first)})
+	_, err = r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, first), named(t, r, taskB, first)}, says(first))
 	require.NoError(t, err)
 	left := listAll(t, r)
 	require.NotContains(t, left, failed.Path)
@@ -145,7 +145,7 @@ func TestCleanFailedKeepsTheChainOfATaskThatMoved(t *testing.T) {
 	second, _ := mustCheckpoint(t, r, 2, 1, &first, &mine, map[element.TaskID]change{taskB: {"totals/acc|b": val("2")}})
 	third, _ := mustCheckpoint(t, r, 3, 1, &second, &mine, map[element.TaskID]change{taskB: {"totals/acc|b": val("3")}})
 	require.NoError(t, r.st.Delete(ctx, first.Path))
-	_, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskB, second)})
+	_, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskB, second)}, says(second))
 	require.NoError(t, err)
 	require.NotContains(t, listAll(t, r), third.Path)
 	whole(t, r, second)
@@ -159,7 +159,7 @@ func TestCleanFailedLeavesWhatBelongsToALostRoot(t *testing.T) {
 	second, _ := mustCheckpoint(t, r, 2, 1, &first, root, both("2"))
 	require.NoError(t, r.MarkCommitted(ctx, second))
 	require.NoError(t, r.st.Delete(ctx, second.Path))
-	_, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, first), named(t, r, taskB, first)})
+	_, err := r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, first), named(t, r, taskB, first)}, says(first))
 	require.NoError(t, err)
 	require.Contains(t, listAll(t, r), "shop/i-0/chk-"+nameOf(2, 1).String()+".data")
 	require.Contains(t, listAll(t, r), "shop/i-0/chk-"+nameOf(2, 1).String()+".committed")
@@ -205,12 +205,12 @@ func TestCleanFailedKeepsASupersededRootUntilANewerOneIsBesideIt(t *testing.T) {
 
 	r := openRepo(t, m, "i-0")
 	r.retain = 1
-	_, err := r.CleanFailed(ctx, nil)
+	_, err := r.CleanFailed(ctx, nil, says())
 	require.NoError(t, err)
 	require.Contains(t, listAll(t, r), first.Path)
 
 	back, _ := mustCheckpoint(t, r, 4, 3, &later, last, onlyA("4"))
-	_, err = r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, back)})
+	_, err = r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, back)}, says(back))
 	require.NoError(t, err)
 	require.NotContains(t, listAll(t, r), first.Path)
 	whole(t, r, back)
@@ -243,7 +243,7 @@ func TestCleanBesideDiscard(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 2, rep.Deleted)
 	}}
-	rep, err := r.Clean(ctx, []RootRef{second})
+	rep, err := r.Clean(ctx, []RootRef{second}, says(second))
 	require.NoError(t, err)
 	require.Equal(t, 1, rep.Deleted)
 	whole(t, r, second)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -19,7 +18,7 @@ type GoneInput struct {
 	Live func(ctx context.Context) ([]string, error)
 	// Committed gives the roots that the group's committed handles name, those of all partitions, read stable: no open
 	// transaction has offsets of the group in it. It is asked after Live.
-	Committed func(ctx context.Context) ([]RootRef, error)
+	Committed GroupRoots
 	// Grace is how old a file has to be of which nothing tells that it is superseded.
 	Grace time.Duration
 	// Now is compared with the time that the Storage gives a file. A clock that is ahead of the Storage's shortens Grace by
@@ -28,10 +27,6 @@ type GoneInput struct {
 	// Busy: CleanIdle is called by an instance that has tasks.
 	Busy bool
 }
-
-// committedTries bounds how often Committed is asked because a root that it named was removed before it was read: its task
-// had gone on.
-const committedTries = 3
 
 // CleanGone deletes what nothing needs in the directories of instances that are neither this one nor in the group, and
 // the directories that it leaves empty. One instance of the application calls it; that another one does so too, since both
@@ -66,6 +61,7 @@ const committedTries = 3
 //     what T's later roots name, H names all that was listed. The same holds for two that clean up at once.
 //   - Recovery from the store takes the newest usable committed root of a task. As long as one of the NumRetained newest is
 //     usable it takes one of these, and none of these has ever been in a plan: there are NumRetained newer ones of what is.
+//     They are known, see collect.
 //     It never takes an unconfirmed root, but tells how far they came: those of a task of which no handle is left stay.
 //
 // Grace is for none of these. It is for what the argument leaves to others: that a broker really ends transactions, and
@@ -124,6 +120,7 @@ func (r *Repository) CleanIdle(ctx context.Context, in GoneInput) (CleanReport, 
 
 func (r *Repository) newGoneCleaner(ctx context.Context, in GoneInput) (*goneCleaner, error) {
 	c, err := r.newCleaner(ctx)
+	c.group = in.Committed
 	return &goneCleaner{cleaner: c, in: in, superseded: map[string]bool{}, known: map[lineage]bool{}}, err
 }
 
@@ -184,23 +181,15 @@ func (g *goneCleaner) ask() error {
 	return g.read()
 }
 
-// read reads what the handles name, then all roots.
+// read reads all roots, and what the handles name.
 func (g *goneCleaner) read() error {
-	for try := 1; ; try++ {
-		handles, err := g.in.Committed(g.ctx)
-		if err != nil {
-			return fmt.Errorf("the group's committed handles: %w", err)
-		}
-		err = g.loadHandles(handles)
-		if err != nil && (!errors.Is(err, fs.ErrNotExist) || try == committedTries) {
-			return err
-		}
-		if err == nil {
-			break
-		}
-	}
-	if _, err := g.readAll(g.first); err != nil {
+	if err := g.collect(true); err != nil {
 		return err
+	}
+	for _, path := range g.named {
+		for id := range g.roots[path].root.sourceTasks() {
+			g.known[id] = true
+		}
 	}
 	return g.spareOtherClusters()
 }
@@ -219,18 +208,6 @@ func (g *goneCleaner) spareOtherClusters() error {
 		}
 	}
 	g.gone = gone
-	return nil
-}
-
-func (g *goneCleaner) loadHandles(handles []RootRef) error {
-	if err := g.loadAll(handles); err != nil {
-		return err
-	}
-	for _, h := range handles {
-		for id := range g.roots[h.Path].root.sourceTasks() {
-			g.known[id] = true
-		}
-	}
 	return nil
 }
 

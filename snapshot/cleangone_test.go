@@ -77,7 +77,7 @@ func (g *goneBed) mergeAll() {
 	id := int(g.prev.Name.ID)
 	g.prev, g.root = commits(g.t, g.b, 2, id+1, id+3, g.prev, g.root, taskA)
 	g.handles = []RootRef{*g.prev}
-	_, err = g.b.Clean(ctx, g.handles)
+	_, err = g.b.Clean(ctx, g.handles, says(g.handles...))
 	require.NoError(g.t, err)
 }
 
@@ -265,19 +265,21 @@ func TestCleanGoneAsksAgainWhenAHandleIsOvertaken(t *testing.T) {
 	asked := 0
 	in := g.input()
 	in.Committed = func(context.Context) ([]RootRef, error) {
-		old := g.handles
-		if asked++; asked == 1 {
-			g.prev, g.root = commits(t, g.b, 2, 48, 52, g.prev, g.root, taskA)
-			g.handles = []RootRef{*g.prev}
-			_, err := g.b.Clean(ctx, g.handles)
-			require.NoError(t, err)
+		if asked++; asked > 1 {
+			return g.handles, nil
 		}
-		return old, nil
+		g.prev, g.root = commits(t, g.b, 2, 48, 48, g.prev, g.root, taskA)
+		old := *g.prev
+		g.prev, g.root = commits(t, g.b, 2, 49, 52, g.prev, g.root, taskA)
+		g.handles = []RootRef{*g.prev}
+		_, err := g.b.Clean(ctx, g.handles, says(g.handles...))
+		require.NoError(t, err)
+		return []RootRef{old}, nil
 	}
 	rep, err := g.c.CleanGone(ctx, in)
 	require.NoError(t, err)
-	require.Equal(t, 2, asked)
-	require.Equal(t, 6, rep.Deleted, "of those in the listing 52, 44 and 43 are the newest that are known")
+	require.Equal(t, 3, asked, "it is listed again after an answer that names what was not known")
+	require.Equal(t, 10, rep.Deleted, "five roots with their markers")
 	_, err = g.b.Verify(ctx, g.root.Tasks[0])
 	require.NoError(t, err)
 }
@@ -362,7 +364,7 @@ func TestC27_KilledInstancesLeaveNoOrphans(t *testing.T) {
 				}
 				g.live, g.handles = []string{inst}, []RootRef{ref}
 				if err == nil {
-					_, err = r.Clean(ctx, g.handles)
+					_, err = r.Clean(ctx, g.handles, says(g.handles...))
 				}
 				if err == nil {
 					_, err = r.CleanGone(ctx, g.input())
@@ -402,7 +404,7 @@ func c27Whole(t *testing.T, g *goneBed, handle *RootRef, seed uint64) {
 func c27Left(t *testing.T, g *goneBed, seed uint64) {
 	g.now = g.now.Add(2 * time.Hour)
 	a := openRepo(t, g.m, "a")
-	_, err := a.Clean(ctx, g.handles)
+	_, err := a.Clean(ctx, g.handles, says(g.handles...))
 	require.NoError(t, err)
 	_, err = a.CleanGone(ctx, g.input())
 	require.NoError(t, err)

@@ -56,7 +56,9 @@ type cluster struct {
 	depth int
 	quiet bool // nobody is stopped any more
 	inc   int
-	look  *Repository
+
+	stallIn int // so many operations until the cleaner is stopped for long; not positive: it is not
+	look    *Repository
 
 	procs   []*proc          // all that ever ran
 	current map[string]*proc // by instance, nil: none
@@ -145,7 +147,14 @@ func (s stopFS) ReadDir(dir string) ([]vfs.Entry, error) {
 
 // stop lets the others go on while the one who asks stands still.
 func (c *cluster) stop() {
-	if c.quiet || c.depth > 2 || c.rng.IntN(30<<c.depth) > 0 {
+	if c.quiet || c.depth > 2 {
+		return
+	}
+	if c.stallIn--; c.stallIn == 0 {
+		c.stall()
+		return
+	}
+	if c.rng.IntN(30<<c.depth) > 0 {
 		return
 	}
 	c.depth++
@@ -254,6 +263,10 @@ func (c *cluster) step() {
 		c.cleanIdle(pick(c, c.procs))
 	case n < 63:
 		c.cleanQuiet(pick(c, c.procs))
+	case n < 67:
+		c.stalled(pick(c, c.procs))
+	case n < 68:
+		c.leave(inst)
 	default:
 		c.checkpoint(pick(c, alive), c.rng.IntN(5) > 0, c.rng.IntN(5) > 0)
 	}
@@ -335,7 +348,7 @@ func (c *cluster) checkpoint(p *proc, commit, mark bool) {
 	for i, ref := range refs {
 		root.Tasks[i].Runs = deltas[i].Chain(root.Tasks[i].Runs, ref.Run)
 	}
-	if c.rng.IntN(20) == 0 {
+	if c.rng.IntN(20) == 0 && !c.quiet {
 		c.discard(p, root.Name)
 		return
 	}
@@ -416,7 +429,7 @@ func (c *cluster) clean(p *proc) {
 			keep = append(keep, ref)
 		}
 	}
-	rep, err := p.r.Clean(ctx, keep)
+	rep, err := p.r.Clean(ctx, keep, c.goneInput().Committed)
 	c.count(err)
 	c.stats.Deleted += rep.Deleted
 	p.cleaning = false

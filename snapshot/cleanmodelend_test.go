@@ -11,13 +11,14 @@ import (
 )
 
 type clusterStats struct {
-	Commits, Moves, Stops, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedQuiet, DeletedFailed, Discarded int
+	Commits, Moves, Stops, Stalls, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedQuiet, DeletedFailed, Discarded int
 }
 
 func (s *clusterStats) add(o clusterStats) {
 	s.Commits += o.Commits
 	s.Moves += o.Moves
 	s.Stops += o.Stops
+	s.Stalls += o.Stalls
 	s.Cleans += o.Cleans
 	s.Refused += o.Refused
 	s.Deleted += o.Deleted

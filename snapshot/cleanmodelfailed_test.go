@@ -34,7 +34,7 @@ func (c *cluster) cleanFailed(p *proc) {
 		}
 	}
 	p.busy, p.merging, p.cleaning = true, true, true
-	rep, err := p.r.CleanFailed(ctx, facts)
+	rep, err := p.r.CleanFailed(ctx, facts, c.goneInput().Committed)
 	c.count(err)
 	c.stats.DeletedFailed += rep.Deleted
 	p.busy, p.merging, p.cleaning = false, false, false

@@ -89,7 +89,7 @@ func TestCleanOfAnInstanceWhoseIDsBeginLow(t *testing.T) {
 	prev, root := commits(t, a, 3, 5, 5, nil, nil, taskB)
 	packs, err := a.Persist(ctx, nameOf(6, 3), []TaskDelta{delta(taskB, counts, 5, 6, change{"totals/acc|b": val("6")})})
 	require.NoError(t, err)
-	rep, err := a.Clean(ctx, []RootRef{*prev})
+	rep, err := a.Clean(ctx, []RootRef{*prev}, says(*prev))
 	require.NoError(t, err)
 	require.Equal(t, []element.CheckpointName{nameOf(5, 3)}, rep.Retained, "b has three newer ones of taskA")
 	require.Contains(t, listAll(t, a), packs[0].Run.File, "its root is still to be written")
@@ -99,7 +99,7 @@ func TestCleanOfAnInstanceWhoseIDsBeginLow(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.MarkCommitted(ctx, ref))
 	prev, _ = commits(t, a, 3, 7, 9, &ref, root, taskB)
-	rep, err = a.Clean(ctx, []RootRef{*prev})
+	rep, err = a.Clean(ctx, []RootRef{*prev}, says(*prev))
 	require.NoError(t, err)
 	require.Equal(t, []element.CheckpointName{nameOf(9, 3), nameOf(8, 3), nameOf(7, 3)}, rep.Retained)
 	infos, err := a.List(ctx)
@@ -124,14 +124,14 @@ func TestCleanSeesATaskThatMovesWhileItLists(t *testing.T) {
 		prev, root = commits(t, c, 3, 2, 3, prev, root, taskA) // moves to c
 		commits(t, b, 2, 1, 1, nil, nil, taskB)
 		prevA, _ := commits(t, a, 1, 2, 3, nil, nil, element.TaskID{Source: "orders", Partition: 9})
-		_, err := a.Clean(ctx, []RootRef{*prevA})
+		_, err := a.Clean(ctx, []RootRef{*prevA}, says(*prevA))
 		require.NoError(t, err)
 		require.Contains(t, listAll(t, a), chain)
 
 		move := func() {
 			prev, root = commits(t, b, 2, 4, 5, prev, root, taskA)                                       // moves to b
 			prevC, _ := commits(t, c, 3, 6, 6, nil, nil, element.TaskID{Source: "orders", Partition: 8}) // c has others
-			_, err := c.Clean(ctx, []RootRef{*prevC})
+			_, err := c.Clean(ctx, []RootRef{*prevC}, says(*prevC))
 			require.NoError(t, err)
 		}
 		a, pause := openPaused(t, m, "a", 1)
@@ -141,7 +141,7 @@ func TestCleanSeesATaskThatMovesWhileItLists(t *testing.T) {
 		} else { // listed, but gone when it is read
 			pause.once(op, "shop/c/chk-3-0000000000000003.committed", 1, move)
 		}
-		_, err = a.Clean(ctx, []RootRef{*prevA})
+		_, err = a.Clean(ctx, []RootRef{*prevA}, says(*prevA))
 		require.NoError(t, err)
 		require.Nil(t, pause.at, "it was stopped")
 		require.NotContains(t, listAll(t, a), "shop/c/chk-3-0000000000000003.root")
@@ -165,7 +165,7 @@ func TestACheckpointThatIsRemovedWhileItIsListedIsNotMissing(t *testing.T) {
 		prevB, rootB = commits(t, b, 2, int(prevB.Name.ID)+1, int(prevB.Name.ID)+2, prevB, rootB, taskB)
 		gone := strings.Replace(prevB.Path, prevB.Name.String(), nameOf(int(prevB.Name.ID)-1, 2).String(), 1)
 		pause.once("open", gone, 1, func() {
-			_, err := b.Clean(ctx, []RootRef{*prevB})
+			_, err := b.Clean(ctx, []RootRef{*prevB}, says(*prevB))
 			require.NoError(t, err)
 		})
 		infos, err := list()
@@ -244,7 +244,7 @@ func TestAnInterruptedCleanLeavesNothingThatLooksLost(t *testing.T) {
 			a = openRepo(t, m, "a")
 			prevA, _ := commits(t, a, 3, 7, 9, nil, nil, taskB)
 			m.CrashAt(m.Ops() + n)
-			_, err = a.Clean(ctx, []RootRef{*prevA})
+			_, err = a.Clean(ctx, []RootRef{*prevA}, says(*prevA))
 			finished = err == nil
 			m.Crash(0.5, seed*1000+uint64(n))
 			infos, err := openRepo(t, m, "viewer").List(ctx)
@@ -268,7 +268,7 @@ func TestCleanDeletesNothingWhenARootOfAnotherInstanceIsLost(t *testing.T) {
 	lost, _ := commits(t, b, 2, 1, 2, nil, nil, taskB)
 	require.NoError(t, m.Remove(lost.Path))
 	before := listAll(t, a)
-	_, err := a.Clean(ctx, []RootRef{*prev})
+	_, err := a.Clean(ctx, []RootRef{*prev}, says(*prev))
 	require.ErrorContains(t, err, "nothing is deleted")
 	require.ErrorContains(t, err, lost.Path)
 	require.True(t, errors.Is(err, fs.ErrNotExist))
@@ -294,7 +294,7 @@ func TestAMarkerThatComesLateDoesNotStay(t *testing.T) {
 		clean := func() {
 			commits(t, b, 2, 4, 6, &ref, root, taskA)
 			prevA, _ := commits(t, a, 3, 1, 1, nil, nil, taskB)
-			_, err := a.Clean(ctx, []RootRef{*prevA})
+			_, err := a.Clean(ctx, []RootRef{*prevA}, says(*prevA))
 			require.NoError(t, err)
 		}
 		switch op {

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,42 +10,120 @@ import (
 	"github.com/millweir/millweir/element"
 )
 
-// collectTries bounds the listings of collect. Where roots appear faster than they are listed, a later Clean has more luck.
+// GroupRoots gives the roots that the group's committed handles name, those of all partitions, read stable: no open
+// transaction has offsets of the group in it.
+type GroupRoots func(ctx context.Context) ([]RootRef, error)
+
+// collectTries bounds the listings of collect. Where roots appear faster than they are listed, a later Clean has more luck; one
+// that has asked the group goes on.
 const collectTries = 8
 
-// collect reads the roots of all instances until a listing shows none that was not known. What was read counts as needed
-// even if it has gone meanwhile.
+// handleTries bounds how often the group is asked because a root that it named was removed before it was read: its task had
+// gone on.
+const handleTries = 3
+
+// decide makes the plan of Clean and CleanFailed.
 //
 // A listing is no moment: it reads one directory after the other, and a slow or stopped process may take any time between
-// two of them. A task may move meanwhile, from a directory that is still to be read to one that was read already, its
-// new owner commits, its old one cleans up, and the listing shows no root of it at all. Its chain would be taken for
-// garbage.
+// two of them. A task T may move meanwhile and its new owner commit; then the roots in the directory that it left go, and
+// with CleanGone and CleanIdle the directory itself. However many listings there are, none need show a root of T, and files
+// of this instance in its chain look like garbage.
 //
-// So it goes on to the first listing that shows nothing new. Let R be the newest committed root of a task when that
-// listing begins, in directory D. Everything that the task's later roots name of ours, R names: it is enough to know R.
-// If R is still in D when the listing comes to D, it is known. If not, D's owner has removed it: in a Clean after a commit
-// newer than R, and the root of its newest commit stays. That root is listed, so it was known, so it was there when D was
-// listed before; and R, being older, was too, and still, since it goes only after the present listing has begun. So R
-// is known. CleanFailed comes without a commit: it leaves R where no newer committed root of its tasks is in D; see outlived.
+// What goes without asking the group had a root Q that was read: a pack the one of its name, which has every task that wrote
+// to it (another root that names it may lack one that has moved), a merged run, which is of one task, any. Since Q is not
+// needed, of each of its tasks newer committed roots were read; a chain only loses old runs, so what Q has and the newest
+// of them has not, no later root has. Or Q failed, and nobody else has what it led to.
 //
-// With one directory only there is nothing between two of which a task could be missed.
-func (c *cleaner) collect(handles []RootRef) error {
-	if err := c.loadAll(handles); err != nil {
-		return err
+// For anything else the group is asked, after the listings. Let H be the root that the handle of T names then: it is read and
+// kept with all that it names. Of the files in the first listing, T's later roots name those that H names, and no others:
+//
+//   - What T's owner writes itself is new and in its own directory. If that is this one: what was written when it was
+//     listed, and is in no committed root, is in progress or a protected merged run; that of a successor is not judged.
+//   - A restore in flight is from H: the handle was read when nobody but the reader could commit any more. Only the reader
+//     did since.
+//   - A zombie cannot commit. It may merge; who names a merged run looks whether it is there (WriteRoot).
+//
+// Asked before the first listing it would be wrong: this process commits, loses T, and T's new owner commits on top; the
+// listing has the file that H has not.
+func (c *cleaner) decide() (*cleanPlan, error) {
+	if err := c.collect(false); err != nil {
+		return nil, err
 	}
+	plan := c.judge()
+	if !c.blind(plan) {
+		return plan, nil
+	}
+	if err := c.collect(true); err != nil {
+		return nil, err
+	}
+	return c.judge(), nil
+}
+
+func (c *cleaner) judge() *cleanPlan {
+	c.judgeCommitted()
+	c.judgeOwn()
+	c.settleMerged()
+	return c.judgeFiles()
+}
+
+// blind reports whether a plan has data of which no root that was read tells whose it was.
+func (c *cleaner) blind(plan *cleanPlan) bool {
+	named := map[string]bool{}
+	for _, r := range c.roots {
+		markFiles(r.root, named)
+	}
+	return slices.ContainsFunc(plan.data, func(f FileInfo) bool {
+		p := parseFilePath(f.Name)
+		if p.kind == fullFile {
+			return !named[f.Name]
+		}
+		p.kind = rootFile
+		return c.roots[p.String()].root == nil
+	})
+}
+
+// collect reads the roots of all instances until a listing shows none that was not known, and when the group is asked, its
+// handles name none either. What was read counts as needed even if it has gone meanwhile.
+//
+// Then, if any committed root of a task is known, so are the marked ones among its NumRetained newest that are older, from which
+// it is recovered when newer ones are damaged. What is known was known when the last listing began; so they were there, and
+// no cleaner removes them, so that listing shows them. Where roots appear too fast for that, the group's word is enough for
+// all that a handle needs.
+func (c *cleaner) collect(ask bool) error {
 	inv := c.first
 	for try := 0; ; try++ {
 		news, err := c.readAll(inv)
+		if ask && err == nil && (news == 0 && try > 0 || try == collectTries) {
+			news, err = c.readHandles()
+		}
 		switch {
 		case err != nil:
 			return err
-		case len(inv.instances) == 1 && inv.instances[0].dir == c.r.dir && try == 0, news == 0 && try > 0:
+		case news == 0 && try > 0, ask && try == collectTries:
 			return nil
 		case try == collectTries:
 			return fmt.Errorf("checkpoints of other instances appear faster than they are read")
 		}
 		if inv, err = c.r.inventory(c.ctx); err != nil {
 			return err
+		}
+	}
+}
+
+// readHandles reads the roots that the group's handles name, and gives the number of those that were not known.
+func (c *cleaner) readHandles() (news int, err error) {
+	for try := 1; ; try++ {
+		handles, err := c.group(c.ctx)
+		if err != nil {
+			return 0, fmt.Errorf("the group's committed handles: %w", err)
+		}
+		for _, h := range handles {
+			if c.roots[h.Path].root == nil {
+				news++
+			}
+		}
+		if err = c.loadAll(handles); err == nil || !errors.Is(err, fs.ErrNotExist) || try == handleTries {
+			return news, err
 		}
 	}
 }
@@ -56,6 +135,7 @@ func (c *cleaner) loadAll(handles []RootRef) error {
 			return err
 		}
 		c.committed[handles[i].Path] = true
+		c.named = append(c.named, handles[i].Path)
 		c.need(handles[i].Path)
 	}
 	return nil

@@ -56,7 +56,7 @@ func (s *side) clean(t *testing.T, live ...string) {
 		Grace:     time.Hour, Now: time.Now().Add(3 * time.Hour),
 	})
 	require.NoError(t, err)
-	_, err = s.r.Clean(ctx, []RootRef{*s.prev})
+	_, err = s.r.Clean(ctx, []RootRef{*s.prev}, says(*s.prev))
 	require.NoError(t, err)
 }
 

@@ -271,7 +271,7 @@ func TestAnotherRootUnderTheRightNameIsRefused(t *testing.T) {
 	_, err = d.r.ReadRoot(ctx, ref)
 	require.True(t, requireCorrupt(err, ref.Path), "%v", err)
 	require.ErrorContains(t, err, "not the root that was committed")
-	_, err = d.r.Clean(ctx, nil)
+	_, err = d.r.Clean(ctx, nil, says())
 	require.True(t, requireCorrupt(err, ref.Path), "its marker tells: %v", err)
 	infos, err := d.r.List(ctx)
 	require.NoError(t, err)

@@ -110,7 +110,7 @@ func checkAfterCrash(t *testing.T, m *vfs.Mem, before map[element.TaskID]string,
 		require.True(t, info.Committed || info.Ref.Path == path2, at)
 		marked = marked || info.Committed && info.Ref.Path == path2
 	}
-	_, err = r.Clean(ctx, []RootRef{ref1})
+	_, err = r.Clean(ctx, []RootRef{ref1}, says(ref1))
 	require.NoError(t, err, at)
 	require.Equal(t, before, states(t, r, root1), at)
 	for _, f := range listAllRaw(t, m) {
@@ -121,7 +121,7 @@ func checkAfterCrash(t *testing.T, m *vfs.Mem, before map[element.TaskID]string,
 	}
 	ref3, root3 := mustCheckpoint(t, r, 2, 2, &ref1, root1, map[element.TaskID]change{taskA: {"totals/acc|z": val("3")}, taskB: {}})
 	require.NoError(t, r.MarkCommitted(ctx, ref3), at)
-	_, err = r.Clean(ctx, []RootRef{ref3})
+	_, err = r.Clean(ctx, []RootRef{ref3}, says(ref3))
 	require.NoError(t, err, at)
 	require.Contains(t, states(t, r, root3)[taskA], `"z"="3"`, at)
 	for _, f := range listAll(t, r) {

@@ -14,8 +14,8 @@
 //	I5  Decoders return errors for any input, and allocate in proportion to the bytes that are there, whatever the
 //	    bytes claim.
 //	I6  Clean deletes only files of its own instance that nothing reaches: no root that is among the NumRetained newest
-//	    committed ones of one of its tasks, no root named by a committed handle, no root of another instance, no root
-//	    that holds a task of which no newer root is known to be committed, nothing newer than what this process
+//	    committed ones of one of its tasks, no root that a committed handle of the group names, no root of another instance,
+//	    no root that holds a task of which no newer root is known to be committed, nothing newer than what this process
 //	    committed last, and nothing of an incarnation that appeared after the Repository was opened (a successor's).
 //	    CleanFailed, at the start of an attempt, also deletes roots all of whose tasks are known to be committed at older
 //	    ones, and what no root names of files that this process wrote or found when it was opened. Discard deletes one
@@ -23,6 +23,8 @@
 //	    CleanGone deletes in directories of instances that are not in the group, by the same reachability and all
 //	    committed handles of the group. If one root cannot be read, or is lost, neither deletes anything. What is not
 //	    needed when they decide is not needed ever after, so a process may be stopped anywhere in them while others go on.
+//	    Listings prove nothing about a task of which they show no root: data whose root was not read goes only after the group
+//	    was asked, behind the listings, and not while it cannot be (decide).
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows what
 //	    it reads, whatever its source was called. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.

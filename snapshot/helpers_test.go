@@ -202,3 +202,8 @@ func writeDelta(w *runWriter, name element.CheckpointName, d *TaskDelta) (RunRef
 	}
 	return w.finish()
 }
+
+// says is a group whose committed handles name these roots.
+func says(refs ...RootRef) GroupRoots {
+	return func(context.Context) ([]RootRef, error) { return refs, nil }
+}

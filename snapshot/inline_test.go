@@ -185,7 +185,7 @@ func TestARootWithInlineRunsGoesAndTheyStay(t *testing.T) {
 		next, made := mustCheckpoint(t, r, id, 1, ref, root, map[element.TaskID]change{taskA: {fmt.Sprintf("totals/acc|%d", id): val("x")}})
 		require.NoError(t, r.MarkCommitted(ctx, next))
 		ref, root = &next, made
-		_, err = r.Clean(ctx, []RootRef{next})
+		_, err = r.Clean(ctx, []RootRef{next}, says(next))
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{storeIDFile, strings.TrimSuffix(ref.Path, rootSuffix) + markerSuffix, ref.Path}, listAll(t, r))

@@ -123,7 +123,7 @@ func TestCancellationReleasesFiles(t *testing.T) {
 	}
 	_, err = r.WriteRoot(ended, &Root{Name: nameOf(2, 1)})
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = r.Clean(ended, nil)
+	_, err = r.Clean(ended, nil, says())
 	require.ErrorIs(t, err, context.Canceled)
 	require.Zero(t, m.OpenFiles())
 	require.Equal(t, files, listAllRaw(t, m))
@@ -143,7 +143,7 @@ func TestCleanBesideCheckpointsAndMerges(t *testing.T) {
 			case <-done:
 				return
 			default:
-				if _, err := r.Clean(ctx, nil); err != nil {
+				if _, err := r.Clean(ctx, nil, says()); err != nil {
 					t.Error(err)
 					return
 				}

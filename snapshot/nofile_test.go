@@ -263,7 +263,7 @@ func TestWhatIsNoFileIsNeverDeleted(t *testing.T) {
 	r, err := OpenRepository(ctx, Config{Dir: s.dir, Application: "shop", Instance: "i-0", NumRetained: 1, Logger: silent})
 	require.NoError(t, err)
 	defer r.Close()
-	_, err = r.Clean(ctx, nil)
+	_, err = r.Clean(ctx, nil, says())
 	require.True(t, requireCorrupt(err, s.refs[2].Path), "%v", err)
 	require.ErrorContains(t, err, "nothing is deleted")
 	require.Equal(t, before, s.names())

@@ -171,7 +171,7 @@ func TestTheLeftoversOfARenamedSourceGo(t *testing.T) {
 	g.live, g.handles = []string{"b", "c"}, []RootRef{*g.prev}
 	g.now = time.Now()
 	require.Contains(t, listAll(t, g.c), inB.Path)
-	_, err := g.b.Clean(ctx, g.handles)
+	_, err := g.b.Clean(ctx, g.handles, says(g.handles...))
 	require.NoError(t, err)
 	g.clean()
 	names := listAll(t, g.c)

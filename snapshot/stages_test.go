@@ -344,7 +344,7 @@ func TestCleanForgetsAParallelismThatIsOver(t *testing.T) {
 				Committed: func(context.Context) ([]RootRef, error) { return []RootRef{prev}, nil }})
 			require.NoError(t, err)
 		} else {
-			_, err := r.Clean(ctx, []RootRef{prev})
+			_, err := r.Clean(ctx, []RootRef{prev}, says(prev))
 			require.NoError(t, err)
 		}
 		var roots []string

@@ -37,7 +37,7 @@ func TestCleanOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 	full, err := second.Merge(ctx, ref.Name, next.Tasks[0])
 	require.NoError(t, err)
 
-	rep, err := first.Clean(ctx, []RootRef{stopped})
+	rep, err := first.Clean(ctx, []RootRef{stopped}, says(stopped))
 	require.NoError(t, err)
 	require.NotEmpty(t, rep.Retained)
 
@@ -53,7 +53,7 @@ func TestCleanOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 	third := openRepo(t, m, "i-0")
 	ref, next = mustCheckpoint(t, third, 6, 3, &ref, next, map[element.TaskID]change{taskA: {"totals/acc|d": val("z")}})
 	require.NoError(t, third.MarkCommitted(ctx, ref))
-	rep, err = third.Clean(ctx, []RootRef{ref})
+	rep, err = third.Clean(ctx, []RootRef{ref}, says(ref))
 	require.NoError(t, err)
 	require.Len(t, rep.Retained, 3)
 	require.NotZero(t, rep.Deleted, "what the first left goes")
@@ -73,7 +73,7 @@ func TestSweepOfAReplacedProcessSparesItsSuccessor(t *testing.T) {
 		if _, err := w.Write([]byte("half")); err != nil {
 			return err
 		}
-		_, err := first.Clean(ctx, []RootRef{ref})
+		_, err := first.Clean(ctx, []RootRef{ref}, says(ref))
 		return err
 	})
 	require.NoError(t, err)

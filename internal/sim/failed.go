@@ -9,8 +9,8 @@ import (
 func (a *attempt) cleanFailed(offsets []committed, then func(error)) {
 	p := a.p
 	facts := factsOf(offsets, a.first.parts)
-	call := func() error {
-		rep, err := p.repo.CleanFailed(context.Background(), facts)
+	call := func(f *fiber) error {
+		rep, err := p.repo.CleanFailed(context.Background(), facts, p.w.groupRoots(f))
 		if rep.Deleted > 0 {
 			p.w.counts.FailedCleaned++
 			if a.number == 1 {
@@ -21,10 +21,10 @@ func (a *attempt) cleanFailed(offsets []committed, then func(error)) {
 	}
 	over := func() bool { return a.over }
 	if p.w.fine {
-		a.fiber(over, func(*fiber) { _ = call() }, func() { a.unlessOver(then) })
+		a.fiber(over, func(f *fiber) { _ = call(f) }, func() { a.unlessOver(then) })
 		return
 	}
-	a.io(over, call, func(error) {
+	a.io(over, func() error { return call(nil) }, func(error) {
 		a.running--
 		a.unlessOver(then)
 		a.finish()

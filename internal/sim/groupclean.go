@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/millweir/millweir/snapshot"
@@ -25,15 +26,28 @@ func (a *attempt) cleanGroup(done func()) {
 				r, err := f.ask(kApplyDescribe, func() reply { return w.broker.group.describe() })
 				return r.names, err
 			},
-			Committed: func(context.Context) ([]snapshot.RootRef, error) {
-				all := mask(1<<len(w.broker.in) - 1)
-				r, err := f.ask(kApplyFetchOffsets, func() reply { return w.broker.group.fetch(all, true) })
-				if err != nil {
-					return nil, err
-				}
-				return snapshot.NamedRoots(factsOf(r.committed, all)), nil
-			},
-			Grace: cleanGrace, Now: w.clock(),
+			Committed: w.groupRoots(f),
+			Grace:     cleanGrace, Now: w.clock(),
 		})
 	}, done)
+}
+
+// groupRoots asks the group what its committed handles name; without a fiber the answer comes in the same step.
+func (w *world) groupRoots(f *fiber) snapshot.GroupRoots {
+	return func(context.Context) ([]snapshot.RootRef, error) {
+		all := mask(1<<len(w.broker.in) - 1)
+		fetch := func() reply { return w.broker.group.fetch(all, true) }
+		var r reply
+		if f == nil {
+			if r = fetch(); r.failed() {
+				return nil, errors.New("no answer")
+			}
+		} else {
+			var err error
+			if r, err = f.ask(kApplyFetchOffsets, fetch); err != nil {
+				return nil, err
+			}
+		}
+		return snapshot.NamedRoots(factsOf(r.committed, all)), nil
+	}
 }

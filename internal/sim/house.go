@@ -39,7 +39,9 @@ func (a *attempt) house(ref snapshot.RootRef) {
 	}
 	over := func() bool { return a.over }
 	if a.p.w.fine && a.p.w.cfg.Bug != CleanNeeded && a.p.w.cfg.Bug != CleanBlind {
-		a.fiber(over, func(*fiber) { _, _ = a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref}) }, then)
+		a.fiber(over, func(f *fiber) {
+			_, _ = a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref}, a.p.w.groupRoots(f))
+		}, then)
 		return
 	}
 	a.io(over, func() error {
@@ -50,7 +52,7 @@ func (a *attempt) house(ref snapshot.RootRef) {
 		case CleanBlind:
 			return a.cleanBlind(ref)
 		}
-		_, err := a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref})
+		_, err := a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref}, a.p.w.groupRoots(nil))
 		return err
 	}, func(error) {
 		a.running--
