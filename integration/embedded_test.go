@@ -56,6 +56,7 @@ func TestKillEmbedded(t *testing.T) {
 	stop()
 	<-trickle
 	s.caughtUp(p)
+	require.DirExists(t, filepath.Join(s.dir, "broker"), "its topics are in the data directory")
 	r := s.verify(verify.Config{})
 	require.True(t, r.Exact() && r.OpenOffsets == 0, r.String())
 	p.stop()

@@ -49,6 +49,11 @@ func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
 	require.NoError(t, s.openCheckpoints(t.Context()))
 	defer s.close()
 	require.Equal(t, time.Hour, s.grace())
+	s.cfg.TransactionTimeout = 2 * time.Hour
+	require.Equal(t, 4*time.Hour, s.grace(), "a transaction may still be open")
+	s.cfg.SessionTimeout = 5 * time.Hour
+	require.Equal(t, 5*time.Hour, s.grace(), "a member may still sleep")
+	s.cfg = cfg
 	roots := func() (names []string) {
 		infos, err := s.repo.List(t.Context())
 		require.NoError(t, err)

@@ -241,7 +241,7 @@ func (f *forgetter) commit(ctx context.Context, member *kafkasrc.Alone, plan for
 		offsets = append(offsets, checkpoint.OffsetCommit{Position: at, Metadata: text})
 	}
 	commits := txn.Config{
-		Kafka: f.kafka(), Application: f.Application, Instance: forgetClient, Group: f.Application, Timeout: f.cfg.TransactionTimeout, Logger: f.cfg.Logger,
+		Kafka: f.kafka(), Application: f.Application, Instance: forgetClient, Group: f.Application, Logger: f.cfg.Logger,
 		Fence: func([]checkpoint.OffsetCommit) (string, int32, string, error) {
 			id, generation, err := member.Fence()
 			return id, generation, "", err

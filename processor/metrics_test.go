@@ -62,6 +62,11 @@ func TestOutputThatTheBrokersHoldUpIsSeen(t *testing.T) {
 	require.Equal(t, map[string]float64{"millweir_output_unflushed_limit_bytes": 10 << 20, "millweir_output_acknowledged_bytes_per_second": 1 << 20,
 		"millweir_output_held_up": 0, "millweir_output_wait_seconds": 0}, got, "an eighth of the timeout at a mebibyte a second")
 
+	cfg.CheckpointTimeout, cfg.HoldBackLimit = 24*time.Hour, 1<<30
+	out, err = newOutflow(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<30, out.Stats().Limit, "as much as may be held back")
+
 	cfg.DisabledCheckpoints = true
 	out, err = newOutflow(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

@@ -66,6 +66,25 @@ func TestC15_TheCommittedOffsetIsGone(t *testing.T) {
 	require.Contains(t, text.String(), "position=5 first=10 goes_on_at=10 lost=5")
 }
 
+// With latest what is left behind the gap is passed over, too; a partition without a gap is read as ever.
+func TestC15_LatestPassesOverWhatIsLeft(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	b.writes(0, 0, 5, nil)
+	stop := b.start(passPlan(t, "passed"), b.config())
+	b.keepsUp("passed")
+	require.NoError(t, stop())
+	b.writes(0, 5, 15, nil)
+	b.writes(1, 100, 5, nil)
+	b.deletes(0, 10)
+	stop = b.start(passPlan(t, "passed", topology.OnMissing(topology.MissingLatest)), b.config())
+	b.keepsUp("passed")
+	b.writes(0, 20, 3, nil)
+	b.keepsUp("passed")
+	require.NoError(t, stop())
+	require.Equal(t, append(append(upTo(0, 5), upTo(20, 23)...), upTo(100, 105)...), b.output())
+}
+
 // The position is committed also when nothing is left to be read: the next start finds no gap.
 func TestC15_WhatIsLeftIsNothing(t *testing.T) {
 	testbed.Alongside(t)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/engine/restart"
@@ -155,6 +156,28 @@ func TestAtLeastOnceToleratesBeyondTheTransactionTimeout(t *testing.T) {
 	stop := s.start(s.plan(0), s.cfg)
 	s.eventually(func() bool { return s.lag(s.app) == 0 }, "the sixth checkpoint covers the work of all")
 	require.Equal(t, 5, s.givenUp())
+	require.Empty(t, s.failures())
+	require.NoError(t, stop())
+}
+
+// As the start says, the timeout of transactions has no effect without any: an offset commit may take longer.
+func TestAtLeastOnceCommitsBeyondTheTransactionTimeout(t *testing.T) {
+	testbed.Alongside(t)
+	s := newSettled(t)
+	s.cfg.Mode, s.cfg.TransactionTimeout, s.cfg.Restart = AtLeastOnce, time.Second, restart.Config{Strategy: restart.None}
+	var tap testbed.Tap
+	slow := testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}}
+	slow.Before = func(kmsg.Request) error {
+		if slow.Hits() == 1 {
+			time.Sleep(1500 * time.Millisecond)
+		}
+		return nil
+	}
+	tap.Add(&slow)
+	s.cfg.ClientOptions = []kgo.Opt{tap.Opt()}
+	s.put(10)
+	stop := s.start(s.plan(0), s.cfg)
+	s.eventually(func() bool { return len(s.failures()) > 0 || s.lag(s.app) == 0 }, "all is committed")
 	require.Empty(t, s.failures())
 	require.NoError(t, stop())
 }

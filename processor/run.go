@@ -237,6 +237,7 @@ func (s *service) openCommits() error {
 	}
 	var err error
 	if s.cfg.loose() {
+		cfg.Timeout = 0 // that of transactions has no effect, Ignored says
 		s.manager, err = txn.NewPlain(cfg)
 	} else {
 		s.manager, err = txn.NewManager(cfg)

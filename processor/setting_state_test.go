@@ -155,6 +155,25 @@ func TestSettingMemoryThreshold(t *testing.T) {
 	}
 }
 
+// An exchange has as many tasks as its parallelism says, whatever the machine has.
+func TestParallelismIsTheNumberOfTasks(t *testing.T) {
+	testbed.Alongside(t)
+	for _, parallelism := range []int{1, 5} {
+		s := newSettled(t)
+		s.put(100)
+		stop := s.start(s.plan(parallelism), s.cfg)
+		s.eventually(func() bool { return s.seen.Load() == 100 && s.lag(s.app) == 0 }, "a checkpoint")
+		require.NoError(t, stop())
+		tasks := 0
+		for _, task := range s.newestRoot().Tasks {
+			if task.Task.Source == "by-key" {
+				tasks++
+			}
+		}
+		require.Equal(t, parallelism, tasks)
+	}
+}
+
 var writes = regexp.MustCompile(`(?m)^syscw: (\d+)$`)
 
 // The operating system counts how often a file is written to.
