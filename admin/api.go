@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/internal/fault"
 )
 
 // Service is the instance that the listener speaks for. Its methods are called from several goroutines.
@@ -59,6 +60,14 @@ type Cancel struct {
 	// Savepoint asks for one at the end, in Dir, "" = state.savepoints.dir.
 	Savepoint bool
 	Dir       string
+}
+
+// Check refuses a Dir without a Savepoint: whoever names one wants a savepoint, or has made a mistake.
+func (c Cancel) Check() error {
+	if !c.Savepoint && c.Dir != "" {
+		return fault.Stopf(fault.Usage, "the cancel names a directory for a savepoint, %q, and asks for none", c.Dir)
+	}
+	return nil
 }
 
 // SavepointInfo is one savepoint of the savepoint directory.

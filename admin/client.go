@@ -38,6 +38,9 @@ func (c Client) TriggerSavepoint(ctx context.Context, dir string) (Part, error) 
 // Cancel ends the instance, and returns when it has taken its last checkpoint.
 func (c Client) Cancel(ctx context.Context, want Cancel) (Part, error) {
 	var out Part
+	if err := want.Check(); err != nil {
+		return out, err
+	}
 	return out, c.do(ctx, http.MethodPost, "/api/v1/cancel", cancelRequest{cancelSavepoint(want)}, &out)
 }
 

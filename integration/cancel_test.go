@@ -28,7 +28,7 @@ func (s *site) mortal(binary, file, name string, env ...string) *process {
 
 // cancels runs processor cancel to its end.
 func (s *site) cancels(binary, file string, env ...string) (code int, out string) {
-	c := startProcess(s.t, binary, []string{"cancel", file, "--timeout", "1s", "--set", deletes, "--set", "state.checkpoints.dir=" + s.checkpoints()}, env...)
+	c := startProcess(s.t, binary, []string{"cancel", file, "--timeout", "5s", "--set", deletes, "--set", "state.checkpoints.dir=" + s.checkpoints()}, env...)
 	code = c.exit(30 * time.Second)
 	return code, c.stdout.String() + c.stderr.String()
 }
@@ -183,7 +183,7 @@ func TestCancelWithAnInstanceThatIsLate(t *testing.T) {
 func TestKilledWhileACancelDeletes(t *testing.T) {
 	armed := armedBinary(t)
 	for _, who := range []string{"instance", "command"} {
-		for point, whole := range map[failpoint.Point]bool{failpoint.ForgetBefore: true, failpoint.ForgetAfter: false, failpoint.ForgetFileAfter: false} {
+		for point, whole := range map[failpoint.Point]bool{failpoint.ForgetJoinAfter: true, failpoint.ForgetBefore: true, failpoint.ForgetAfter: false, failpoint.ForgetFileAfter: false} {
 			t.Run(who+"/"+string(point), func(t *testing.T) {
 				t.Parallel()
 				s := fakeSite(t, 2).impatient()

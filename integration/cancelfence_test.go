@@ -23,7 +23,7 @@ func cancelThatSleeps(s *site) {
 	s.caughtUp(a)
 	a.stop()
 	s.emptied()
-	c := startProcess(t, armedBinary(t), []string{"cancel", file, "--timeout", "1s", "--set", deletes, "--set", "state.checkpoints.dir=" + s.checkpoints()}, "FAILPOINT=forget-before=pause:6s")
+	c := startProcess(t, armedBinary(t), []string{"cancel", file, "--timeout", "20s", "--set", deletes, "--set", "state.checkpoints.dir=" + s.checkpoints()}, "FAILPOINT=forget-before=pause:6s")
 	require.Eventually(t, func() bool {
 		g, err := s.adm.DescribeGroups(s.ctx, s.app)
 		return err == nil && len(g[s.app].Members) == 1

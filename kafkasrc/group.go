@@ -133,6 +133,9 @@ func (g *Group) Changes() <-chan struct{} { return g.own.changes }
 // Current gives what is owned now.
 func (g *Group) Current() Assignment { return g.own.current() }
 
+// Member gives the id of the member that the group has assigned to last, "" while that does not stand.
+func (g *Group) Member() string { return g.own.memberID() }
+
 // Err gives the error that ended the membership for good, nil while there is none. Its class is Stop.
 func (g *Group) Err() error { return g.own.failure() }
 

@@ -99,6 +99,12 @@ func (o *ownership) lost() (epoch uint64) {
 	return o.epoch
 }
 
+func (o *ownership) memberID() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.member
+}
+
 // isMember says whether what is owned was given to the member of this id.
 func (o *ownership) isMember(id string) bool {
 	o.mu.Lock()

@@ -43,9 +43,11 @@ type operations struct {
 
 	mu         sync.Mutex
 	cancelled  bool
-	deleting   bool  // cancelled, and the state is to go
-	processing bool  // the attempt has come so far
-	incomplete error // why the last checkpoint of a stop is missing
+	deleting   bool   // cancelled, and the state is to go
+	member     string // that this was in the group at the time of such a cancel
+	mark       string // see lastLook
+	processing bool   // the attempt has come so far
+	incomplete error  // why the last checkpoint of a stop is missing
 }
 
 // newOperations makes them; quit ends stop.
@@ -407,6 +409,9 @@ func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, er
 // cancelFor is Cancel; a savepoint that is asked for carries the request's id.
 func (o *operations) cancelFor(ctx context.Context, request string, c admin.Cancel) (admin.Part, error) {
 	out := o.part(engine.Status{})
+	if err := c.Check(); err != nil {
+		return out, err
+	}
 	var wait func(context.Context) (snapshot.SavepointRef, error)
 	if c.Savepoint {
 		if err := o.snapshots(); err != nil {

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/internal/fault"
 )
 
 // errNobody says that a command finds nobody to obey it.
 var errNobody = errors.New("its group has no members")
+
+// forgetShare is the part of a cancel's time that is left to the deletion when somebody does not reply.
+const forgetShare = 4
 
 // Cancel ends all instances of the application, as SendAll does with CancelCommand. Where they have DeleteOnCancellation, and
 // without a savepoint, it deletes the state as soon as nobody is in the group any more; before that nothing is deleted. An instance that
@@ -18,13 +22,22 @@ var errNobody = errors.New("its group has no members")
 // instance runs, what another cancel has left is done, if cfg says DeleteOnCancellation.
 func Cancel(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
 	cmd.Command = CancelCommand
+	if err := (admin.Cancel{Savepoint: cmd.Savepoint, Dir: cmd.Dir}).Check(); err != nil {
+		return Outcome{}, err
+	}
 	cfg = cfg.withDefaults()
+	all := cmd.Timeout
+	bounded, cancel := context.WithTimeout(ctx, all)
+	defer cancel()
+	if cfg.cancelDeletes(cmd) { // who does not reply does not take the time for a look
+		cmd.Timeout -= min(forgetTimeout, all/forgetShare)
+	}
 	out, err := sendAll(ctx, application, cfg, cmd)
 	if cmd.Savepoint || cfg.DisabledCheckpoints || err != nil && (cfg.Retention != DeleteOnCancellation || !errors.Is(err, errNobody)) {
 		return out, err
 	}
 	if err != nil {
-		out = Outcome{Replies: []Reply{}, Problems: []string{}}
+		out.Replies, out.Problems = []Reply{}, []string{}
 	}
 	if !out.settleRetention(cfg.Retention) {
 		return out, nil
@@ -35,12 +48,19 @@ func Cancel(ctx context.Context, application string, cfg Config, cmd Send) (Outc
 			return out, nil
 		}
 	}
-	got, err := forget(ctx, application, cfg, anyLife)
+	got, err := forget(bounded, application, cfg, anyLife, out.known)
+	var still *stillMembers
 	switch {
 	case ctx.Err() != nil:
 		return out, ctx.Err()
-	case err != nil && fault.CodeOf(err) == fault.NotRunning:
+	case errors.As(err, &still):
 		out.Problems = append(out.Problems, fmt.Sprintf("%v: end it, or wait until its group.session-timeout is over, and cancel again", err))
+		return out, nil
+	case bounded.Err() != nil && err != nil:
+		out.Problems = append(out.Problems, fmt.Sprintf("not done within %s: %v", all, err))
+		return out, nil
+	case err != nil && fault.CodeOf(err) == fault.NotRunning:
+		out.Problems = append(out.Problems, err.Error())
 		return out, nil
 	case err != nil:
 		return out, err
@@ -51,6 +71,11 @@ func Cancel(ctx context.Context, application string, cfg Config, cmd Send) (Outc
 	}
 	out.Problems, out.Deleted = []string{}, &got
 	return out, nil
+}
+
+// cancelDeletes says that a cancel is to delete the state as far as the file goes.
+func (c Config) cancelDeletes(cmd Send) bool {
+	return cmd.Command == CancelCommand && !cmd.Savepoint && !c.DisabledCheckpoints && c.Retention == DeleteOnCancellation
 }
 
 // settleRetention reports that the checkpoints are to go. That is a property of the work that was ended, so the instances say it,
@@ -91,14 +116,21 @@ func have(names []string) string {
 // cancel ends the service for good, as an operator's wish: after a last checkpoint, as a signal would. deleteState says
 // that its checkpoints are to go then.
 func (s *service) cancel(_ context.Context, deleteState bool) {
+	member, r := "", s.runner.Load()
+	if r != nil {
+		member = s.group.Member()
+	}
 	s.ops.mu.Lock()
 	first := !s.ops.cancelled
+	if first {
+		s.ops.member = member
+	}
 	s.ops.cancelled, s.ops.deleting = true, s.ops.deleting || first && deleteState && !s.cfg.DisabledCheckpoints
 	s.ops.mu.Unlock()
 	if !first {
 		return
 	}
-	switch r := s.runner.Load(); {
+	switch {
 	case s.cfg.DisabledCheckpoints:
 		s.log.Info("cancelled: committing the offsets a last time")
 	case r != nil && r.Halted():

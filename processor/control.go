@@ -77,6 +77,8 @@ type Reply struct {
 	// Error is what went wrong, in one line; Code is its exit code.
 	Error string     `json:"error,omitempty"`
 	Code  fault.Code `json:"code,omitempty"`
+	// Mark is for who deletes the state after a cancel: that of what was committed behind the last checkpoint.
+	Mark string `json:"mark,omitempty"`
 }
 
 // controlPartition has commands and replies go where they are read: to the first partition, however many the topic was given.
@@ -277,6 +279,7 @@ func (c *control) execute(ctx context.Context, rec controlRecord) Reply {
 		rep.Part, err = c.s.ops.savepoint(ctx, rec.Request, rec.Dir)
 	case CancelCommand:
 		rep.Part, err = c.s.ops.cancelFor(ctx, rec.Request, admin.Cancel{Savepoint: rec.Savepoint, Dir: rec.Dir})
+		rep.Mark = c.s.ops.lastMark()
 	default:
 		err = fault.Stopf(fault.Usage, "the instance does not know the command %q", rec.Command)
 	}

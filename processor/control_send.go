@@ -50,6 +50,8 @@ type Outcome struct {
 	Notes []string `json:"notes,omitempty"`
 	// Deleted is what a cancel has deleted after the instances had ended; they delete it themselves where they can.
 	Deleted *Forgotten `json:"deleted,omitempty"`
+
+	known []string // see forget
 }
 
 // Err sums an outcome up: nil when all went well. Its code is that of the first instance that failed.
@@ -115,16 +117,29 @@ func sendBounded(ctx context.Context, application string, cfg Config, cmd Send) 
 	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {
 		return Outcome{}, err
 	}
-	members, err := settledMembers(ctx, cl, application)
+	known, err := knownBefore(ctx, cl, application, cfg, cmd)
 	if err != nil {
 		return Outcome{}, err
 	}
-	s := &sender{application: application, cl: cl, cmd: cmd, members: members, got: map[string]Reply{}, gone: map[string]time.Time{}}
+	members, err := settledMembers(ctx, cl, application)
+	if err != nil {
+		return Outcome{known: known}, err
+	}
+	s := &sender{application: application, cl: cl, cmd: cmd, members: members, known: known, got: map[string]Reply{}, gone: map[string]time.Time{}}
 	if err := s.send(ctx); err != nil {
 		return Outcome{}, err
 	}
 	s.collect(ctx)
 	return s.outcome(ctx), nil
+}
+
+// knownBefore gives the mark of what a cancel that deletes finds.
+func knownBefore(ctx context.Context, cl *kgo.Client, application string, cfg Config, cmd Send) ([]string, error) {
+	if !cfg.cancelDeletes(cmd) {
+		return nil, nil
+	}
+	committed, err := kafka.GroupOffsets(ctx, cl, application, false)
+	return []string{markOf(committed)}, err
 }
 
 // reachAny waits for a broker.
@@ -147,6 +162,11 @@ type groupMember struct {
 	host       string
 	client     string
 	partitions []element.TopicPartition
+}
+
+// deletes says that it is in the group to delete the state after a cancel, and is no instance.
+func (m groupMember) deletes(application string) bool {
+	return m.client == application+"-"+forgetClient
 }
 
 // describeMembers gives the members; settled is false while the group is being shared out.
@@ -187,6 +207,7 @@ func settledMembers(ctx context.Context, cl *kgo.Client, application string) ([]
 	begun := time.Now()
 	for {
 		members, settled, err := describeMembers(bounded, cl, application)
+		members = slices.DeleteFunc(members, func(m groupMember) bool { return m.deletes(application) })
 		switch {
 		case err != nil:
 			return nil, err
@@ -207,6 +228,7 @@ type sender struct {
 	cl          *kgo.Client
 	cmd         Send
 	members     []groupMember
+	known       []string
 	request     string
 	got         map[string]Reply     // by instance
 	gone        map[string]time.Time // members that have left without a reply, and since when
@@ -272,8 +294,15 @@ func (s *sender) waiting() bool {
 
 // look notes who has left the group.
 func (s *sender) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, memberPoll)
+	defer cancel()
 	now, _, err := describeMembers(ctx, s.cl, s.application)
 	if err != nil {
+		return
+	}
+	// One that deletes replies behind the deletion, and the others behind it when they see that it is done.
+	if slices.ContainsFunc(now, func(m groupMember) bool { return m.deletes(s.application) }) {
+		clear(s.gone)
 		return
 	}
 	for _, m := range s.members {
@@ -287,9 +316,13 @@ func (s *sender) look(ctx context.Context) {
 
 // outcome judges what came.
 func (s *sender) outcome(ctx context.Context) Outcome {
-	out := Outcome{Replies: []Reply{}, Problems: []string{}}
+	out := Outcome{Replies: []Reply{}, Problems: []string{}, known: s.known}
 	for _, name := range slices.Sorted(maps.Keys(s.got)) {
-		out.Replies = append(out.Replies, s.got[name])
+		r := s.got[name]
+		if r.Mark != "" {
+			out.known, r.Mark = append(out.known, r.Mark), ""
+		}
+		out.Replies = append(out.Replies, r)
 	}
 	for _, m := range s.members {
 		if _, ok := s.got[m.instance]; ok {

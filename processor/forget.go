@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,12 +51,16 @@ func (e *stillMembers) Error() string {
 // wakes up later cannot commit any more, and ends when it reads the positions, since they are of another life. Who starts
 // later begins in that life, and writes files that are not on the list. of is for planForget.
 //
+// That says nothing of the time before it joined, in which others may have come, worked and gone while this slept. So known has
+// the marks of what may be deleted: what was committed when the cancel was given, or behind the last checkpoint of an instance
+// that was a member until then. State that is none of these is somebody's who was not cancelled.
+//
 // Very many positions take several requests. The first that is taken ends the life, see planForget; who starts after a crash
 // between them has no state, and another cancel does the rest.
-func forget(ctx context.Context, application string, cfg Config, of uint64) (Forgotten, error) {
+func forget(ctx context.Context, application string, cfg Config, of uint64, known []string) (Forgotten, error) {
 	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 	defer cancel()
-	f := &forgetter{Reset: Reset{Application: application, cfg: cfg}, of: of}
+	f := &forgetter{Reset: Reset{Application: application, cfg: cfg}, of: of, known: known}
 	cl, err := f.clientFor(forgetClient)
 	if err != nil {
 		return Forgotten{}, err
@@ -78,19 +82,28 @@ func forget(ctx context.Context, application string, cfg Config, of uint64) (For
 		}
 		return err
 	})
-	return out, f.verdict(err)
+	return out, f.verdict(ctx, err)
 }
 
 // verdict says how an attempt ended that did not succeed. Once the end of the life may have been committed nobody may be told
 // that the state is whole.
-func (f *forgetter) verdict(err error) error {
+func (f *forgetter) verdict(ctx context.Context, err error) error {
 	var still *stillMembers
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case err == nil:
 		return nil
-	case f.ended > 0 && (errors.As(err, &still) || errors.Is(err, kafkasrc.ErrNotAlone)):
-		return fault.Stopf(fault.NotRunning, "the state is given up, or may be, and no file is deleted, since somebody has come meanwhile: cancel again: %s", err.Error())
-	case errors.Is(err, kafkasrc.ErrNotAlone), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &still) && f.ended == 0:
+		return err
+	case late && (f.removing || f.ended == 0):
+		return fault.Stopf(fault.NotRunning, "cancel again: %w", err)
+	case f.ended > 0 && (late || errors.As(err, &still) || errors.Is(err, kafkasrc.ErrNotAlone)):
+		why := "somebody has come meanwhile"
+		if late {
+			why = "the time was over"
+		}
+		return fault.Stopf(fault.NotRunning, "the state is given up, or may be, and no file is deleted, since %s: cancel again: %s", why, err.Error())
+	case errors.Is(err, kafkasrc.ErrNotAlone):
 		return fault.Stopf(fault.NotRunning, "%w", err)
 	}
 	return err
@@ -104,28 +117,39 @@ const forgetClient = "cancel"
 
 type forgetter struct {
 	Reset
-	cl *kgo.Client
-	of uint64
-	// seen is what was committed when the group was looked at before, and ended the life whose end may have been committed then.
-	seen  map[element.TopicPartition]kafka.Committed
-	ended uint64
+	cl    *kgo.Client
+	of    uint64
+	known []string // see forget
+	// ended is the life whose end may have been committed, and removing says that files may be gone.
+	ended    uint64
+	removing bool
 }
 
 // do tries once. ErrNotAlone says that somebody has come: then all has to be looked at again.
 func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, error) {
+	failpoint.Hit(failpoint.ForgetJoinBefore)
 	if err := f.alone(ctx); err != nil {
 		return Forgotten{}, err
+	}
+	// Joining may take seconds (group.initial.rebalance.delay.ms), so an instance sees before whether another one has done it.
+	committed, err := kafka.GroupOffsets(ctx, f.cl, f.Application, false)
+	if err != nil {
+		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
+	}
+	if lifeOf(committed) > max(f.of, f.ended) {
+		return Forgotten{}, fault.Stopf(fault.OK, "%w", errOtherLife)
 	}
 	member, err := kafkasrc.JoinAlone(ctx, f.cl, f.Application, f.cfg.SessionTimeout)
 	if err != nil {
 		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
 	defer member.Leave()
+	failpoint.Hit(failpoint.ForgetJoinAfter)
 	holdings, err := snapshot.HoldingsOf(ctx, st, f.Application) // before the positions are read: see below
 	if err != nil {
-		return Forgotten{}, err
+		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	plan, err := f.look(ctx, st, member, holdings.Instances)
+	plan, err := f.look(ctx, st, member, holdings)
 	if errors.Is(err, errElsewhere) {
 		return Forgotten{}, member.Prove(ctx)
 	}
@@ -139,6 +163,7 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 	failpoint.Hit(failpoint.ForgetAfter)
 	// Nobody was a member between the list and the reading of the positions. So what is on the list belongs to them, and to
 	// them belongs nothing any more.
+	f.removing = true
 	var out Forgotten
 	if out.Files, out.Bytes, err = holdings.RemoveCheckpoints(ctx, st); err != nil {
 		return out, fmt.Errorf("the next run starts without state, and nothing needs the checkpoints that are left, but: %w", err)
@@ -147,16 +172,13 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 }
 
 // look decides what is to be committed.
-func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafkasrc.Alone, instances []string) (forgetting, error) {
-	if err := f.fence(ctx, member, instances); err != nil {
+func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafkasrc.Alone, holdings snapshot.Holdings) (forgetting, error) {
+	if err := f.fence(ctx, member, holdings.Instances); err != nil {
 		return forgetting{}, err
 	}
 	committed, err := kafka.GroupOffsets(ctx, f.cl, f.Application, true)
 	if err != nil {
 		return forgetting{}, err
-	}
-	if f.worked(committed) {
-		return forgetting{}, fault.Stopf(fault.NotRunning, "somebody has come since this cancel began, and has worked")
 	}
 	of := f.of
 	if f.ended > 0 && lifeOf(committed) == f.ended { // a part of the commit was taken: the rest follows
@@ -167,41 +189,36 @@ func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafka
 		return forgetting{}, err
 	}
 	plan, err := planForget(committed, incarnation, of)
-	if err == nil {
-		err = sameStore(ctx, st, committed)
+	if err != nil {
+		return plan, err
 	}
-	if fault.CodeOf(err) == fault.HandleMismatch && len(plan.Handles) == 0 {
-		err = errElsewhere
+	if hasState(committed) && !slices.Contains(f.known, markOf(committed)) {
+		return plan, fault.Stopf(fault.NotRunning, "somebody has worked, or may have, since what this cancel knows of: cancel again")
 	}
-	f.seen = committed
+	named, err := sameStore(ctx, st, committed)
+	switch {
+	case fault.CodeOf(err) == fault.HandleMismatch && len(plan.Handles) == 0:
+		return plan, errElsewhere
+	case err == nil && !named && holdings.Checkpoints() > 0:
+		err = fault.Stopf(fault.HandleMismatch, "the group %s has committed nothing that names a checkpoint directory, and this one has %d files of checkpoints of %s, which may be of another cluster, or those of offsets that have expired: processor reset deletes them",
+			f.Application, holdings.Checkpoints(), f.Application)
+	}
 	return plan, err
-}
-
-// worked says that positions or state are others than when this cancel looked before, in the same life: whose they are was told
-// to go on, and may do so.
-func (f *forgetter) worked(committed map[element.TopicPartition]kafka.Committed) bool {
-	life := lifeOf(committed)
-	if f.ended == 0 || life != f.ended {
-		return f.seen != nil && life == lifeOf(f.seen) && !maps.Equal(f.seen, committed)
-	}
-	for _, c := range committed { // of what this cancel itself has begun
-		if h, err := snapshot.ParseHandle(c.Metadata); err == nil && h.Life == life && h.Kind == snapshot.HandleCheckpoint {
-			return true
-		}
-	}
-	return false
 }
 
 // alone is an error when somebody is in the group. It waits for others that delete.
 func (f *forgetter) alone(ctx context.Context) error {
 	for {
 		members, _, err := describeMembers(ctx, f.cl, f.Application)
-		if err != nil || len(members) == 0 {
-			return err
+		if err != nil {
+			return fmt.Errorf("nothing is deleted: %w", err)
+		}
+		if len(members) == 0 {
+			return nil
 		}
 		still := &stillMembers{}
 		for _, m := range members {
-			if m.client != f.Application+"-"+forgetClient {
+			if !m.deletes(f.Application) {
 				still.names = append(still.names, fmt.Sprintf("%s (%s)", m.instance, m.host))
 			}
 		}
@@ -262,23 +279,23 @@ func (f *forgetter) commit(ctx context.Context, member *kafkasrc.Alone, plan for
 	return fmt.Errorf("nothing is deleted: %w", err)
 }
 
-// sameStore refuses a directory that is not that of the checkpoints which the group names.
-func sameStore(ctx context.Context, st snapshot.Storage, committed map[element.TopicPartition]kafka.Committed) error {
-	id, read := "", false
+// sameStore refuses a directory that is not that of the checkpoints which the group names. named is false where it names none.
+func sameStore(ctx context.Context, st snapshot.Storage, committed map[element.TopicPartition]kafka.Committed) (named bool, err error) {
+	id := ""
 	for tp, c := range committed {
 		h, err := snapshot.ParseHandle(c.Metadata)
 		if err != nil || h.StoreID == "" {
 			continue
 		}
-		if !read { // once, and only where a handle asks for it; also one without state says whose files these are
+		if !named { // once, and only where a handle asks for it; also one without state says whose files these are
 			if id, err = snapshot.ReadStoreID(ctx, st); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
+				return false, err
 			}
-			read = true
+			named = true
 		}
 		if id != h.StoreID {
-			return fault.Stopf(fault.HandleMismatch, "the committed offset of %s belongs to a checkpoint directory with store id %s, state.checkpoints.dir has %q", tp, h.StoreID, id)
+			return true, fault.Stopf(fault.HandleMismatch, "the committed offset of %s belongs to a checkpoint directory with store id %s, state.checkpoints.dir has %q", tp, h.StoreID, id)
 		}
 	}
-	return nil
+	return named, nil
 }

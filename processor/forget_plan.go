@@ -1,7 +1,9 @@
 package processor
 
 import (
-	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -25,6 +27,33 @@ func lifeOf(committed map[element.TopicPartition]kafka.Committed) (life uint64) 
 	return life
 }
 
+// markOf stands for what a group has committed: equal marks, equal positions and handles. Every commit of work has a handle that
+// no other one has.
+func markOf(committed map[element.TopicPartition]kafka.Committed) string {
+	sum := sha256.New()
+	for _, tp := range inOrder(committed) {
+		if c := committed[tp]; c.Found {
+			fmt.Fprintf(sum, "%s/%d %d %q\n", tp.Topic, tp.Partition, c.Offset, c.Metadata)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+func inOrder(committed map[element.TopicPartition]kafka.Committed) []element.TopicPartition {
+	return slices.SortedFunc(maps.Keys(committed), element.TopicPartition.Compare)
+}
+
+// hasState says that state belongs to a position: one of the newest life, since a cancel that was interrupted leaves the others.
+func hasState(committed map[element.TopicPartition]kafka.Committed) bool {
+	life := lifeOf(committed)
+	for _, c := range committed {
+		if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil && h.Life == life && h.Kind == snapshot.HandleCheckpoint {
+			return true
+		}
+	}
+	return false
+}
+
 // forgetting is what has to be committed so that no state belongs to the positions of a group.
 type forgetting struct {
 	Life    uint64                                     // that begins with it
@@ -46,9 +75,7 @@ func planForget(committed map[element.TopicPartition]kafka.Committed, incarnatio
 	if life > of {
 		return forgetting{}, fault.Stopf(fault.OK, "%w", errOtherLife)
 	}
-	for _, tp := range slices.SortedFunc(maps.Keys(committed), func(a, b element.TopicPartition) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
-	}) {
+	for _, tp := range inOrder(committed) {
 		c := committed[tp]
 		if !c.Found {
 			continue

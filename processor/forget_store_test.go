@@ -32,7 +32,11 @@ func TestTheStoreIsAskedOnceForItsID(t *testing.T) {
 	require.NoError(t, err)
 	defer repo.Close()
 	st := &openings{Storage: mem}
-	require.NoError(t, sameStore(t.Context(), st, map[element.TopicPartition]kafka.Committed{{Topic: "in"}: {Found: true}}))
+	same := func(committed map[element.TopicPartition]kafka.Committed) error {
+		_, err := sameStore(t.Context(), st, committed)
+		return err
+	}
+	require.NoError(t, same(map[element.TopicPartition]kafka.Committed{{Topic: "in"}: {Found: true}}))
 	require.Zero(t, st.n)
 	kind := snapshot.HandleCheckpoint
 	of := func(id string) map[element.TopicPartition]kafka.Committed {
@@ -49,9 +53,9 @@ func TestTheStoreIsAskedOnceForItsID(t *testing.T) {
 		}
 		return out
 	}
-	require.NoError(t, sameStore(t.Context(), st, of(repo.StoreID())))
+	require.NoError(t, same(of(repo.StoreID())))
 	require.Equal(t, 1, st.n)
-	require.Equal(t, fault.HandleMismatch, fault.CodeOf(sameStore(t.Context(), st, of("another"))))
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(same(of("another"))))
 	kind = snapshot.HandleEmpty // what a cancel has left says whose the files are
-	require.Equal(t, fault.HandleMismatch, fault.CodeOf(sameStore(t.Context(), st, of("another"))))
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(same(of("another"))))
 }

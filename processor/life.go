@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -100,9 +101,53 @@ func ofThisLife(metadata string, life uint64) string {
 	return text
 }
 
+// lastLook gives the mark of what is committed behind the last checkpoint of a cancel that deletes. What comes after may be
+// somebody's who was not cancelled: this one may sleep at any moment, so the group has to have had it as the same member since
+// the cancel, until what is committed was read. "" says that this is not known, or that nothing is to be deleted.
+func (s *service) lastLook(ctx context.Context, err error) string {
+	if err != nil || !s.ops.deletes() {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	stable, done := context.WithTimeout(ctx, leaveTimeout/2)
+	defer done()
+	committed, err := kafka.GroupOffsets(stable, s.reads.cl, s.plan.Application, true)
+	if err != nil { // one that sleeps has offsets in a transaction: what was committed before is true as well
+		committed, err = kafka.GroupOffsets(ctx, s.reads.cl, s.plan.Application, false)
+	}
+	if err != nil {
+		s.log.Debug("could not read the offsets behind the last checkpoint", "error", err)
+		return ""
+	}
+	members, _, err := describeMembers(ctx, s.reads.cl, s.plan.Application)
+	if err != nil {
+		s.log.Debug("could not see whether this is still a member of the group", "error", err)
+		return ""
+	}
+	return s.ops.looked(members, markOf(committed))
+}
+
+// looked keeps a mark for the reply if the member of the time of the cancel is among those of now.
+func (o *operations) looked(members []groupMember, mark string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if slices.ContainsFunc(members, func(m groupMember) bool { return m.id == o.member }) {
+		o.mark = mark
+	}
+	return o.mark
+}
+
+// lastMark gives what lastLook has given.
+func (o *operations) lastMark() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.mark
+}
+
 // settleCancel deletes the state after a cancel that keeps none, if this instance was the last one. err is how the engine
-// has ended; the error is that of the run.
-func (s *service) settleCancel(ctx context.Context, err error) error {
+// has ended, known what lastLook has given; the error is that of the run.
+func (s *service) settleCancel(ctx context.Context, err error, known string) error {
 	if errors.Is(err, errOtherLife) {
 		return s.outlived()
 	}
@@ -119,7 +164,7 @@ func (s *service) settleCancel(ctx context.Context, err error) error {
 		s.log.Warn("the checkpoints are kept although the cancel was to delete them: the last one is missing")
 		return err
 	}
-	got, ferr := forget(ctx, s.plan.Application, s.cfg, s.reads.life)
+	got, ferr := forget(ctx, s.plan.Application, s.cfg, s.reads.life, []string{known})
 	var still *stillMembers
 	switch {
 	case errors.As(ferr, &still):

@@ -1,12 +1,9 @@
 package processor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 )
 
@@ -52,8 +49,12 @@ func lifeAfter(committed, kept uint64, now time.Time) uint64 {
 
 // keepLife says, before a reset deletes what is committed, which life comes after it. As long as anything is committed that
 // counts, so an interrupted reset has changed nothing by it. An application that has committed nothing has no life to end.
+// It is the last look at what is deleted, which has to be as planned.
 func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
 	committed, err := kafka.GroupOffsets(ctx, cl, r.Application, false)
+	if err == nil && markOf(committed) != r.mark {
+		err = fault.Stopf(fault.GroupActive, "nothing is deleted: since it was looked what there is somebody has worked in the group %s, and has ended: reset again", r.Application)
+	}
 	if err != nil || len(committed) == 0 {
 		return err
 	}
@@ -62,10 +63,7 @@ func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
 		return err
 	}
 	note := lifeNote + strconv.FormatUint(lifeAfter(lifeOf(committed), kept, time.Now()), 10)
-	inputs := slices.SortedFunc(maps.Keys(committed), func(a, b element.TopicPartition) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
-	})
-	for _, tp := range inputs { // of one whose topic is there
+	for _, tp := range inOrder(committed) { // of one whose topic is there
 		offsets := kadm.Offsets{}
 		offsets.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, LeaderEpoch: -1, Metadata: note})
 		if err = kadm.NewClient(cl).CommitAllOffsets(ctx, lifeGroup(r.Application), offsets); err == nil {

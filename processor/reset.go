@@ -41,6 +41,7 @@ type Reset struct {
 
 	cfg      Config
 	holdings snapshot.Holdings
+	mark     string // of what the application's group has committed
 }
 
 // Empty reports that there is nothing to delete.
@@ -112,6 +113,9 @@ func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
 		if err != nil {
 			return err
 		}
+		if g == r.Application {
+			r.mark = markOf(offsets)
+		}
 		if n := len(offsets); n > 0 {
 			r.Groups, r.Offsets = append(r.Groups, g), r.Offsets+n
 		}
@@ -154,8 +158,13 @@ func (r *Reset) withStorage(f func(snapshot.Storage) error) error {
 }
 
 // Do deletes. Before, what the application's instances have left open is ended: nothing names them afterwards, and readers would
-// wait for the timeout of their transactions. The offsets go first, and the broker itself refuses that when somebody has joined the group meanwhile. When it is
-// interrupted, another reset does the rest; a start in between is refused, since the offsets do not match the checkpoints.
+// wait for the timeout of their transactions. The offsets go first, and the broker itself refuses that when somebody is in the
+// group; who has worked and ended since the plan shows in what is committed. When it is interrupted, another reset does the
+// rest; a start in between is refused, since the offsets do not match the checkpoints.
+//
+// No fence is around all that: a group with a member cannot be deleted. Who starts, works and ends between the last look at the
+// offsets and their deletion loses them, and the next start is refused for its checkpoints, which are not in the plan. Who
+// starts behind the deletion begins anew, and its files are not in the plan either.
 func (r *Reset) Do(ctx context.Context) error {
 	if _, err := os.Stat(r.cfg.DataDir); err == nil {
 		dir, err := openDataDir(r.cfg.DataDir)

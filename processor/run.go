@@ -294,8 +294,9 @@ func (s *service) run(ctx context.Context) error {
 		s.cancel(ctx, false) // also when whoever asked for the savepoint waits no more
 	}
 	s.runner.Store(nil)
+	known := s.lastLook(ctx, err)
 	s.farewell(ctx, err)
-	return s.settleCancel(ctx, err)
+	return s.settleCancel(ctx, err, known)
 }
 
 // engineConfig gives the engine's part of the settings.

@@ -76,13 +76,23 @@ func (h Holdings) Remove(ctx context.Context, st Storage) error {
 // RemoveCheckpoints deletes the checkpoints that Holdings has found, durably, and leaves the announcements of the instances.
 // No committed handle may name one of them. An instance may have started since, and have written others.
 func (h Holdings) RemoveCheckpoints(ctx context.Context, st Storage) (files int, bytes int64, err error) {
-	var names []string
+	names, bytes := h.checkpoints()
+	return len(names), bytes, h.remove(ctx, st, names)
+}
+
+// Checkpoints counts the files of checkpoints that Holdings has found.
+func (h Holdings) Checkpoints() int {
+	names, _ := h.checkpoints()
+	return len(names)
+}
+
+func (h Holdings) checkpoints() (names []string, bytes int64) {
 	for i, name := range h.names {
 		if removalRank(name) < 3 {
-			names, files, bytes = append(names, name), files+1, bytes+h.sizes[i]
+			names, bytes = append(names, name), bytes+h.sizes[i]
 		}
 	}
-	return files, bytes, h.remove(ctx, st, names)
+	return names, bytes
 }
 
 func (h Holdings) remove(ctx context.Context, st Storage, names []string) error {

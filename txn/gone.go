@@ -21,9 +21,12 @@ var unfinished = []string{"Ongoing", "PrepareEpochFence"}
 // all that may have left something; the ids are matched whole, never by a prefix: the ids of the application a-b begin like
 // those of the instance b of application a.
 //
-// living tells which instances live, and is asked after the open transactions were listed, and only when there are any of
-// the instances. Asked before, it would miss an instance that joins in between and has begun a transaction by the time of
-// the listing: that would be fenced, at the cost of an attempt. So who is fenced had a transaction open and was gone after that.
+// living tells which instances live, and is asked after the open transactions were listed, before each fence, and only when
+// there are any of the instances. Asked before the listing, it would miss an instance that joins in between and has begun a
+// transaction by then. So who is fenced had a transaction open and was gone after that. It may still come back between the
+// answer and the fence, since the broker takes the fence of whoever is asked for by its id. That costs it an attempt: what it
+// has open is aborted as a whole, its next step is refused with class Rejoin, and the attempt that follows makes the id its
+// own again, which nobody takes a second time. An end that the broker has taken before stands.
 //
 // It gives the ids that were fenced. An error leaves the rest to the timeout; nothing depends on it but time.
 func (m *Manager) FenceGone(ctx context.Context, instances []string, living func(context.Context) ([]string, error)) ([]string, error) {
@@ -53,12 +56,12 @@ func (c Config) FenceGone(ctx context.Context, instances []string, living func(c
 	if len(open) == 0 {
 		return nil, missed
 	}
-	alive, err := living(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("see which instances live: %w", err)
-	}
 	var fenced []string
 	for _, id := range open {
+		alive, err := living(ctx)
+		if err != nil {
+			return fenced, fmt.Errorf("see which instances live: %w", err)
+		}
 		if slices.Contains(alive, owner[id]) {
 			continue
 		}

@@ -44,3 +44,27 @@ func TestOnlyWhoIsGoneIsFenced(t *testing.T) {
 	require.NoError(t, e.checkpoint(late, 2, "6"))
 	require.ElementsMatch(t, []string{"1", "2", "4", "6"}, e.read(e.out))
 }
+
+// One that comes back while another one's transaction is being ended keeps its own.
+func TestWhoLivesIsAskedBeforeEachFence(t *testing.T) {
+	e := newEnv(t)
+	successor := e.manager()
+	other := e.manager(func(c *Config) { c.Instance = "i2" })
+	back := e.manager(func(c *Config) { c.Instance = "i3" })
+	for _, m := range []*Manager{other, back} {
+		e.produce(m, m.cfg.Instance)
+		require.NoError(t, m.current().cl.Flush(e.ctx))
+	}
+	slot := other.machine.Current()
+	asked := 0
+	ids, err := successor.FenceGone(e.ctx, []string{"i1", "i2", "i3"}, func(context.Context) ([]string, error) {
+		if asked++; asked > 1 {
+			return []string{"i3"}, nil
+		}
+		return nil, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{TransactionalID(e.group, "i2", slot)}, ids)
+	require.NoError(t, e.checkpoint(back, 1, "1"))
+	require.ElementsMatch(t, []string{"i3", "1"}, e.read(e.out))
+}

@@ -61,6 +61,8 @@ const (
 	ClaimAfter         Point = "claim-after"
 	DisposeBefore      Point = "dispose-before"
 	DisposeAfter       Point = "dispose-after"
+	ForgetJoinBefore   Point = "forget-join-before"
+	ForgetJoinAfter    Point = "forget-join-after"
 	ForgetBefore       Point = "forget-before"
 	ForgetAfter        Point = "forget-after"
 	ForgetFileAfter    Point = "forget-file-after"
@@ -130,6 +132,8 @@ var Points = []Info{
 	{ClaimBefore, false, "the claimed savepoint is found to be needed no more; it is whole"},
 	{DisposeBefore, false, "the metadata of a savepoint is about to be deleted"},
 	{DisposeAfter, false, "it is gone durably; the data is there"},
+	{ForgetJoinBefore, false, "a cancel that deletes: the instance has left the group, or the command has all replies; it has not looked who is there now"},
+	{ForgetJoinAfter, false, "it is the only member of the group; it has not looked at files and positions"},
 	{ForgetBefore, false, "a cancel that deletes: nobody is in the group, nobody can commit; the application is whole"},
 	{ForgetAfter, false, "it is committed that no state belongs to the positions; all files are there"},
 	{ForgetFileAfter, false, "one file of the application is deleted, others are not"},
