@@ -175,7 +175,7 @@ func (a *attempt) prepare() error {
 	if err != nil {
 		return err
 	}
-	a.cleanFailed(in.facts)
+	a.cleanFailed(in)
 	if len(a.due()) > 0 {
 		a.lastID++
 		a.startID = a.lastID

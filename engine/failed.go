@@ -24,12 +24,12 @@ import (
 // this process. Those that follow it in its chain were given up with it.
 
 // cleanFailed removes what failed checkpoints have left, now that the group's word is known. Without transactions a commit
-// that is on its way may still arrive, and nothing goes. Nor does it while a person has the state recovered from the store.
-func (a *attempt) cleanFailed(facts []snapshot.TaskFacts) {
+// that is on its way may still arrive, and nothing goes before the next one that succeeds. Nor does it while a person has the state recovered from the store.
+func (a *attempt) cleanFailed(in *intake) {
 	if cfg := &a.r.cfg; cfg.AtLeastOnce || cfg.NoSnapshots || cfg.RecoverFromStore {
 		return
 	}
-	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, facts, a.r.ports.GroupRoots); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
+	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, in.facts, a.r.ports.GroupRoots, in.origin...); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
 		a.r.lis.cleaned(report, err)
 	}
 }

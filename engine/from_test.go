@@ -234,6 +234,9 @@ func TestACrashBeforeTheFirstCommitOfAnImport(t *testing.T) {
 				require.Eventually(t, func() bool { return fails.Load() >= 3 }, 10*time.Second, time.Millisecond)
 				require.NoError(t, stop())
 				require.Zero(t, f.done())
+				left, err := f.repo.List(t.Context())
+				require.NoError(t, err)
+				require.LessOrEqual(t, len(left), 1, "each start removes what the one before left")
 				f.wrap, f.onCommit = nil, nil
 				stop = f.startPlan(forks[kind].after(t), cfg, withFrom(f.ports()), lis)
 				f.produce(200, 7)

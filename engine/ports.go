@@ -149,8 +149,9 @@ type Checkpoints interface {
 	// Forget says that a merged run will not be used: Clean may remove it.
 	Forget(ref snapshot.RunRef)
 	Clean(ctx context.Context, committed []snapshot.RootRef, group snapshot.GroupRoots) (snapshot.CleanReport, error)
-	// CleanFailed removes what failed checkpoints have left, at the start of an attempt; facts are of all its tasks.
-	CleanFailed(ctx context.Context, facts []snapshot.TaskFacts, group snapshot.GroupRoots) (snapshot.CleanReport, error)
+	// CleanFailed removes what failed checkpoints have left, at the start of an attempt; facts are of all its tasks,
+	// those without a committed offset start from origin.
+	CleanFailed(ctx context.Context, facts []snapshot.TaskFacts, group snapshot.GroupRoots, origin ...snapshot.SavepointRef) (snapshot.CleanReport, error)
 	// Discard removes what was written for a checkpoint whose commit was never begun.
 	Discard(ctx context.Context, name element.CheckpointName) (snapshot.CleanReport, error)
 	StoreID() string

@@ -83,6 +83,8 @@ type cleaner struct {
 	// root of this directory.
 	started bool
 	handles map[lineage]element.CheckpointID
+	absent  map[string]bool // inputs of the tasks without a committed offset
+	origin  []SavepointRef  // that these start from
 	here    map[lineage]element.CheckpointID
 }
 

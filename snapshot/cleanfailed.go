@@ -21,8 +21,10 @@ import (
 // this process. It is somebody's who lives. group is asked where the roots do not tell enough, as for Clean.
 //
 // A root R failed if the handle of every task of it that reads a partition is known and names an older checkpoint. One that
-// is not known, because its partition is another instance's or has no committed offset, keeps R. All offsets of R are in
-// one transaction, and the ids that a task's handle names grow, so one would do. Why R is not committed later either:
+// is not known, because its partition is another instance's or has no committed offset, keeps R: an offset may have expired. Where
+// the tasks without one start from a savepoint now (origin), and R is of a start from there and not known to be committed, they
+// count as older: ResolveFrom has passed R over, the start begins again, and R is of no use whatever becomes of it. All offsets
+// of R are in one transaction, and the ids that a task's handle names grow, so one would do. Why R is not committed later either:
 //
 //	this process, earlier       commits R; no answer; Abort             -> outcome unknown, the client is given up
 //	this process, now           initialises the id: the broker ends R's transaction, this way or the other, and refuses
@@ -49,12 +51,13 @@ import (
 // back names none that it had (Merge). One of this process that is still to be used is known (Forget).
 //
 // A data file that has a marker but no root stays: that root is lost, and it is not for this call to bury the rest.
-func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts, group GroupRoots) (CleanReport, error) {
+func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts, group GroupRoots, origin ...SavepointRef) (CleanReport, error) {
 	c, err := r.newCleaner(ctx)
 	if err != nil {
 		return CleanReport{}, err
 	}
 	c.own, c.group, c.started, c.handles = r.dir, group, true, map[lineage]element.CheckpointID{}
+	c.origin, c.absent = origin, map[string]bool{}
 	if err = c.loadAll(c.noteHandles(facts)); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
@@ -73,7 +76,11 @@ func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts, group G
 func (c *cleaner) noteHandles(facts []TaskFacts) (committed []RootRef) {
 	for i := range facts {
 		in := facts[i].Inputs
-		if len(in) != 1 || !in[0].Found {
+		if len(in) != 1 {
+			continue
+		}
+		if !in[0].Found {
+			c.absent[string(appendInput(nil, in[0].TopicID, in[0].Partition))] = true
 			continue
 		}
 		h, err := ParseHandle(in[0].Metadata)
@@ -111,10 +118,11 @@ func (c *cleaner) failed(path string) bool {
 		return false
 	}
 	r, some := c.roots[path], false
+	again := SameOrigin(c.origin, r.root.Origin)
 	return !r.root.anySource(func(h lineage) bool {
 		some = true
 		id, ok := c.handles[h]
-		return !ok || id >= r.ref.Name.ID
+		return !ok && !(again && c.absent[h.inputs]) || id >= r.ref.Name.ID
 	}) && some
 }
 

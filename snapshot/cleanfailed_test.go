@@ -87,6 +87,43 @@ func TestCleanFailedBeforeTheFirstCommit(t *testing.T) {
 	require.Empty(t, ours(t, r))
 }
 
+// What a start from a savepoint has left goes when the start begins again, and with nothing else: without offsets a root may be
+// that of a group whose offsets expired.
+func TestCleanFailedBeforeTheFirstCommitOfAStartFromASavepoint(t *testing.T) {
+	from := SavepointRef{ID: "s", Path: "/s", Digest: Digest{1}}
+	unknown := func(id element.TaskID) TaskFacts {
+		return TaskFacts{Task: id, Inputs: []InputFacts{{TopicPartition: position(id.Partition, 0).TopicPartition, TopicID: topicID}}}
+	}
+	facts := []TaskFacts{unknown(taskA), unknown(taskB)}
+	for name, c := range map[string]struct {
+		facts  []TaskFacts
+		origin []SavepointRef
+		marked bool
+		left   int
+	}{
+		"again":                             {facts, []SavepointRef{from}, false, 0},
+		"without the wish":                  {facts, nil, false, 2},
+		"from another one":                  {facts, []SavepointRef{{ID: "o", Path: "/o", Digest: Digest{2}}}, false, 2},
+		"it was committed":                  {facts, []SavepointRef{from}, true, 3},
+		"the other one is another instance": {facts[:1], []SavepointRef{from}, false, 2},
+	} {
+		m := vfs.NewMem()
+		r := openRepo(t, m, "i-0")
+		_, root := mustCheckpoint(t, r, 1, 1, nil, nil, both("1"))
+		root.Name, root.Origin = nameOf(2, 1), []SavepointRef{from}
+		ref, err := r.WriteRoot(ctx, root)
+		require.NoError(t, err)
+		require.NoError(t, m.Remove("shop/i-0/chk-"+nameOf(1, 1).String()+rootSuffix))
+		if c.marked {
+			require.NoError(t, r.MarkCommitted(ctx, ref))
+		}
+		r = openRepo(t, m, "i-0") // the next process
+		_, err = r.CleanFailed(ctx, c.facts, says(), c.origin...)
+		require.NoError(t, err)
+		require.Len(t, ours(t, r), c.left, name)
+	}
+}
+
 // ours are the files below the instance's directory that belong to checkpoints.
 func ours(t *testing.T, r *Repository) (out []string) {
 	for _, name := range listAll(t, r) {
