@@ -127,8 +127,8 @@ func (c *cleaner) failed(path string) bool {
 }
 
 // outlived reports whether a newer committed root of a task of this one is in this directory. Until then it stays, superseded
-// or not, if it may be committed: a cleaner of another instance that finds neither it nor what its tasks have elsewhere would
-// take their chains for garbage. Of those that outlive one another the last one stays.
+// or not, if it may be committed: without a root of its tasks other cleaners have to ask the group. Of those that outlive one
+// another the last one stays.
 func (c *cleaner) outlived(path string) bool {
 	r := c.roots[path]
 	return r.root.anySource(func(h lineage) bool { return c.here[h] > r.ref.Name.ID })
