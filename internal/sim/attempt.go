@@ -202,6 +202,7 @@ func (a *attempt) startTasks() error {
 	}
 	a.ready = true
 	a.wakeLoop()
+	a.quietLater()
 	return nil
 }
 

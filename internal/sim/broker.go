@@ -88,7 +88,11 @@ func (b *broker) start() {
 		if end, ends := b.w.endOf(p); ends {
 			log.avail = int(end)
 		}
-		b.appendLater(p)
+		if b.w.stall.quiet(p) {
+			log.avail = max(log.avail, min(4, len(log.recs)))
+		} else {
+			b.appendLater(p)
+		}
 	}
 	for p := range b.in {
 		if p == 0 || !b.w.chance(40) {

@@ -17,7 +17,9 @@ type checker struct {
 	w      *world
 	counts map[byte]int64 // of the last visible output per key
 	needed map[string]bool
-	repo   *snapshot.Repository
+	// borrower, by directory, is that of an instance whose committed root names files there.
+	borrower map[string]string
+	repo     *snapshot.Repository
 	// start is where an input partition begins to count: the lowest offset that was read before anything of it was
 	// committed, else its first committed offset. known says that it is settled.
 	start [maxPartitions]int64
@@ -29,7 +31,7 @@ type checker struct {
 }
 
 func newChecker(w *world) *checker {
-	c := &checker{w: w, counts: map[byte]int64{}, needed: map[string]bool{}, seen: map[sent]int64{}}
+	c := &checker{w: w, counts: map[byte]int64{}, needed: map[string]bool{}, borrower: map[string]string{}, seen: map[sent]int64{}}
 	var err error
 	c.repo, err = snapshot.OpenRepository(context.Background(), snapshot.Config{
 		Storage: &view{d: w.disk, owner: "checker"}, Application: application, Instance: "checker", ReadOnly: true, Logger: silent,
@@ -83,6 +85,7 @@ func (c *checker) offsetsMoved(before, after []committed) {
 		}
 	}
 	clear(c.needed)
+	clear(c.borrower)
 	c.verify(after)
 	if s := c.w.cfg.script; s != nil {
 		s.committed(c.w, after)
@@ -148,6 +151,9 @@ func (c *checker) load(roots map[snapshot.RootRef]*snapshot.Root, h snapshot.Han
 		got := map[byte]int64{}
 		for _, r := range e.Runs {
 			c.needed[r.File] = true
+			if dir := dirOf(r.File); dir != dirOf(h.Root.Path) {
+				c.borrower[dir] = dirOf(h.Root.Path)
+			}
 		}
 		_, err := c.repo.Restore(ctx, *e, nil, func(e snapshot.Entry) error {
 			got[e.Key[0]] = int64(binary.BigEndian.Uint64(e.Value))

@@ -211,17 +211,27 @@ func (v *view) Open(_ context.Context, name string) (snapshot.Object, error) {
 	return object{bytes.NewReader(f.data)}, nil
 }
 
-// List gives the visible files under a prefix.
+// List gives the visible files under a prefix. The directories of instances are read one after the other, those that are
+// there when it begins.
 func (v *view) List(_ context.Context, prefix string) ([]snapshot.FileInfo, error) {
-	if v.fiber != nil {
-		if err := v.fiber.access(kRead); err != nil {
+	dirs := []string{prefix}
+	if v.fiber != nil && prefix == application+"/" {
+		if err := v.fiber.access(kList); err != nil {
 			return nil, err
 		}
+		dirs = slices.DeleteFunc(v.d.dirs(), func(dir string) bool { return !strings.HasPrefix(dir, prefix) })
 	}
 	var out []snapshot.FileInfo
-	for _, n := range v.d.names() {
-		if strings.HasPrefix(n, prefix) {
-			out = append(out, snapshot.FileInfo{Name: n, Length: int64(len(v.d.files[n].data)), Modified: epochStart.Add(v.d.files[n].at)})
+	for _, dir := range dirs {
+		if v.fiber != nil {
+			if err := v.fiber.access(kList); err != nil {
+				return nil, err
+			}
+		}
+		for _, n := range v.d.names() {
+			if strings.HasPrefix(n, dir) {
+				out = append(out, snapshot.FileInfo{Name: n, Length: int64(len(v.d.files[n].data)), Modified: epochStart.Add(v.d.files[n].at)})
+			}
 		}
 	}
 	return out, nil

@@ -21,7 +21,7 @@
 // is another thing that changes from process to process.
 //
 // What is real: checkpoint.Coordinator, txn.Machine, gate.Gate, snapshot.Resolve, the handles, and the whole
-// snapshot.Repository (runs, roots, records in flight, restore, merge, Clean, CleanFailed, Discard, CleanGone) on a storage model. What is a model: the brokers (logs with
+// snapshot.Repository (runs, roots, records in flight, restore, merge, Clean, CleanFailed, Discard, CleanGone, CleanIdle of an instance that has tasks) on a storage model. What is a model: the brokers (logs with
 // transactions and last stable offset; transaction coordinator with prepare states, markers that take their time, epochs
 // that grow with every transaction, time-outs; group with static members, generations, a sticky assignment that gives a
 // partition only when its owner has given it up or is gone, partitions that become known late, stable offset fetch), the
@@ -29,7 +29,9 @@
 // matter, and the disk (written, synced, named are three different things). The driver mirrors engine's loop, intake,
 // leaving, workers and inputs action by action, cut into steps where a goroutine could be interrupted: also between a task's
 // look at its notices and what it takes then, and between the parts of an unaligned snapshot; in some runs reading and
-// cleaning the directory are cut into single accesses. Between any two steps a process can stop or die, alone or with
+// cleaning the directory are cut into single accesses, one directory or file each. In one of six runs cleaners stand still
+// between two of these, alone or with their process, while others die, come back under new names, take over and clean;
+// some inputs are quiet there. Between any two steps a process can stop or die, alone or with
 // the power of its machine. After the faults everything is healed, and the run has to come to rest.
 //
 // Invariants, checked from outside by the checker:
@@ -64,6 +66,6 @@
 // Files: sim.go (Run), world.go (the queue of steps), kind.go, faults.go, script.go (exhaustive runs, scenarios), bug.go;
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
-// loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go,
+// loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, stall.go,
 // task.go (engine); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
 package sim

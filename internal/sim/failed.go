@@ -19,12 +19,11 @@ func (a *attempt) cleanFailed(offsets []committed, then func(error)) {
 		}
 		return err
 	}
-	over := func() bool { return a.over }
 	if p.w.fine {
-		a.fiber(over, func(f *fiber) { _ = call(f) }, func() { a.unlessOver(then) })
+		a.clean("CleanFailed", func(f *fiber) { _ = call(f) }, func() { a.unlessOver(then) })
 		return
 	}
-	a.io(over, func() error { return call(nil) }, func(error) {
+	a.io(func() bool { return a.over }, func() error { return call(nil) }, func(error) {
 		a.running--
 		a.unlessOver(then)
 		a.finish()

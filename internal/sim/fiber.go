@@ -15,8 +15,10 @@ type fiber struct {
 	end  func()
 	stop func() bool // the end of its context, asked at every access
 	// yield gives the word to the scheduler; false = the run is over.
-	yield func(kind) bool
-	done  func()
+	yield   func(kind) bool
+	done    func()
+	cleaner string // "Clean" and so on, if it is one
+	lists   int    // readings of directories that it has begun
 }
 
 // kWait says that a fiber goes on when somebody resumes it.
@@ -25,7 +27,7 @@ const kWait = numKinds
 var errRunOver = errors.New("the run is over")
 
 // fiber runs call in steps, and then done. It counts as a worker of the attempt.
-func (a *attempt) fiber(stop func() bool, call func(*fiber), done func()) {
+func (a *attempt) fiber(stop func() bool, call func(*fiber), done func()) *fiber {
 	p := a.p
 	a.running++
 	f := &fiber{p: p, stop: stop}
@@ -40,6 +42,7 @@ func (a *attempt) fiber(stop func() bool, call func(*fiber), done func()) {
 	}
 	p.w.fibers = append(p.w.fibers, f)
 	p.w.do(p, p.w.lag(300*time.Microsecond), kRead, f.step)
+	return f
 }
 
 // step lets it run up to its next access.
@@ -51,6 +54,8 @@ func (f *fiber) step() {
 	switch {
 	case !more:
 		f.done()
+	case w.stall.due(f, k):
+		w.stall.begin(f, k)
 	case k == kDelete:
 		w.do(f.p, w.disk.lag(), kDelete, f.step)
 	case k != kWait:
@@ -67,6 +72,9 @@ func (f *fiber) access(k kind) error {
 		return errRunOver
 	}
 	f.p.view.fiber = f
+	if k == kList {
+		f.lists++
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -17,19 +18,31 @@ var epochStart = time.Unix(1_700_000_000, 0)
 func (w *world) clock() time.Time { return epochStart.Add(w.now) }
 
 // cleanGroup deletes what instances that are gone have left and nothing needs: the leader's work, which is the instance
-// that has the first partition.
-func (a *attempt) cleanGroup(done func()) {
+// that has the first partition. Then it merges.
+func (a *attempt) cleanGroup(name element.CheckpointName, due []snapshot.TaskEntry) {
+	then := func() { a.mergeAll(name, due) }
+	if a.over || a.p.since[0] == 0 {
+		then()
+		return
+	}
+	a.clean("CleanGone", func(f *fiber) { _, _ = a.p.repo.CleanGone(context.Background(), a.goneInput(f)) }, then)
+}
+
+// clean runs a cleaner in steps.
+func (a *attempt) clean(cleaner string, call func(*fiber), then func()) {
+	a.fiber(func() bool { return a.over }, call, then).cleaner = cleaner
+}
+
+// goneInput tells a cleaner that runs in a fiber what the group knows.
+func (a *attempt) goneInput(f *fiber) snapshot.GoneInput {
 	w := a.p.w
-	a.fiber(func() bool { return a.over }, func(f *fiber) {
-		_, _ = a.p.repo.CleanGone(context.Background(), snapshot.GoneInput{
-			Live: func(context.Context) ([]string, error) {
-				r, err := f.ask(kApplyDescribe, func() reply { return w.broker.group.describe() })
-				return r.names, err
-			},
-			Committed: w.groupRoots(f),
-			Grace:     cleanGrace, Now: w.clock(),
-		})
-	}, done)
+	return snapshot.GoneInput{
+		Live: func(context.Context) ([]string, error) {
+			r, err := f.ask(kApplyDescribe, func() reply { return w.broker.group.describe() })
+			return r.names, err
+		},
+		Committed: w.groupRoots(f), Grace: w.grace, Now: w.clock(),
+	}
 }
 
 // groupRoots asks the group what its committed handles name; without a fiber the answer comes in the same step.

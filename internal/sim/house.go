@@ -30,21 +30,14 @@ func (a *attempt) house(ref snapshot.RootRef) {
 		}
 	}
 	slices.SortStableFunc(due, func(a, b snapshot.TaskEntry) int { return cmp.Compare(len(b.Runs), len(a.Runs)) })
-	then := func() {
-		if a.over || a.p.since[0] == 0 {
-			a.mergeAll(ref.Name, due)
-			return
-		}
-		a.cleanGroup(func() { a.mergeAll(ref.Name, due) })
-	}
-	over := func() bool { return a.over }
+	then := func() { a.cleanGroup(ref.Name, due) }
 	if a.p.w.fine && a.p.w.cfg.Bug != CleanNeeded && a.p.w.cfg.Bug != CleanBlind {
-		a.fiber(over, func(f *fiber) {
+		a.clean("Clean", func(f *fiber) {
 			_, _ = a.p.repo.Clean(context.Background(), []snapshot.RootRef{ref}, a.p.w.groupRoots(f))
 		}, then)
 		return
 	}
-	a.io(over, func() error {
+	a.io(func() bool { return a.over }, func() error {
 		switch a.p.w.cfg.Bug {
 		case CleanNeeded:
 			a.cleanByAge(ref)

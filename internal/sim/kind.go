@@ -18,6 +18,7 @@ const (
 	kWorker
 	kCommit
 	kSend
+	kList
 	kRead
 	kWrite
 	kFsync
@@ -47,7 +48,7 @@ const (
 var kindNames = [numKinds]string{
 	kAppend: "append input", kFault: "fault", kSupervise: "supervise", kStart: "start", kHeartbeat: "heartbeat", kSession: "session check",
 	kAssigned: "assignment callback", kTask: "task turn", kLoop: "loop turn", kTick: "timer", kRestore: "restore", kWorker: "worker", kCommit: "commit begins",
-	kSend: "send batch", kRead: "read file", kWrite: "write file", kFsync: "fsync", kLink: "link", kSyncDir: "sync directory", kDelete: "delete file",
+	kSend: "send batch", kList: "list directory", kRead: "read file", kWrite: "write file", kFsync: "fsync", kLink: "link", kSyncDir: "sync directory", kDelete: "delete file",
 	kMarker: "write transaction marker", kTxnTimeout: "transaction timeout check", kRequest: "request", kReply: "reply", kApplyInit: "broker: InitProducerID",
 	kApplyProduce: "broker: Produce", kApplyOffsets: "broker: TxnOffsetCommit", kApplyEnd: "broker: EndTxn",
 	kApplyFetchOffsets: "broker: OffsetFetch", kApplyFetch: "broker: Fetch", kApplyJoin: "broker: JoinGroup",

@@ -105,13 +105,16 @@ func (w *world) start(name string, after time.Duration) *process {
 // threshold is the size up to which runs lie in the root: none, small ones, all. It changes from process to process.
 func (w *world) threshold() int {
 	if w.cfg.Plain || w.cfg.script != nil || w.cfg.directives != nil {
-		return 0
+		return w.small
 	}
 	return [...]int{0, 400, 20 << 10}[(w.cfg.Seed+uint64(w.born))%3]
 }
 
 // supervise starts an instance that has no process that runs.
 func (w *world) supervise(name string) {
+	if !slices.Contains(w.names, name) {
+		return // another one has come in its place
+	}
 	for _, p := range w.procs {
 		if p.name == name && p.pausedUntil <= w.now && !p.dead {
 			return
@@ -137,7 +140,7 @@ func (p *process) die(power bool, keep float64) {
 		}
 		w.disk.crash(p.name, keep)
 	}
-	w.outside(nil, w.outage(), kSupervise, func() { w.supervise(p.name) })
+	w.outside(nil, w.outage(), kSupervise, func() { w.supervise(w.successor(p.name)) })
 }
 
 // outage is how long an instance has no process after a crash: now and then longer than its session, or for good as far

@@ -85,7 +85,9 @@ type Counts struct {
 	Exchanges, ExchangesUnaligned, ExchangesRescaled, ExchangesAbandoned int
 	// Tasks whose input has ended, checkpoints that the coordinator brought a subtask of which all inputs had.
 	EndedTasks, TriggeredBehindEnds int
-	HealedAt                        time.Duration
+	// Cleaners that stood still within a walk, of these while others emptied a directory.
+	Stalls, StallsOutlasted int
+	HealedAt                time.Duration
 }
 
 // Result is the outcome of a run.
@@ -142,7 +144,7 @@ func (w *world) classify() {
 }
 
 func newWorld(cfg Config) *world {
-	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x6d696c6c77656972)), hash: cfg.Seed}
+	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x6d696c6c77656972)), hash: cfg.Seed, grace: cleanGrace}
 	if w.cfg.Instances == 0 {
 		w.cfg.Instances = [...]int{1, 2, 2, 2, 2, 3, 3, 3}[w.rng.IntN(8)]
 	}
@@ -169,6 +171,7 @@ func newWorld(cfg Config) *world {
 		if w.concurrent > 1 {
 			w.interval /= 3 // or there is rarely more than one
 		}
+		w.drawStall()
 	}
 	if s := cfg.script; s != nil {
 		w.concurrent, w.x = max(1, s.concurrent), s.exchange
@@ -181,10 +184,15 @@ func newWorld(cfg Config) *world {
 	w.broker = newBroker(w)
 	w.check = newChecker(w)
 	for i := range w.cfg.Instances {
+		w.names, w.named = append(w.names, instanceName(i)), i+1
 		if i > 0 && w.cfg.script != nil && w.cfg.script.handover {
 			break
 		}
-		w.start(instanceName(i), w.lag(5*time.Millisecond))
+		after := w.lag(5 * time.Millisecond)
+		if i > 0 && w.stall != nil {
+			after += 20 * time.Millisecond // it takes over what others have written
+		}
+		w.start(instanceName(i), after)
 	}
 	w.broker.start()
 	w.planFaults()

@@ -17,8 +17,12 @@ type world struct {
 	broker *broker
 	disk   *disk
 	check  *checker
-	procs  []*process // the living, in the order of their start
+	procs  []*process    // the living, in the order of their start
+	small  int           // up to which size runs lie in the root, of processes that a scenario starts
+	grace  time.Duration // of what instances that are gone have left
+	names  []string      // of the instances
 	born   int
+	named  int // names so far
 
 	faults                faultPlan
 	healed                bool
@@ -34,6 +38,7 @@ type world struct {
 	fibers                []*fiber
 	fine                  bool          // calls of the repository that read are cut into steps
 	long                  bool          // much time passes
+	stall                 *stall        // nil: cleaners do not stand still longer than others do
 	away                  time.Duration // of a script: how long the next crash keeps an instance away
 	met                   []int         // by directive: how often its step came
 	lastBefore            bool          // a directive runs before its step
@@ -116,7 +121,7 @@ func (w *world) chance(percent int) bool {
 // run executes step after step until everything is processed after the last fault, or something is wrong.
 func (w *world) run() {
 	for w.err == nil && !w.stopped {
-		if !w.healed && w.now >= w.healAt && w.faults.left == 0 {
+		if !w.healed && w.now >= w.healAt && w.faults.left == 0 && (w.stall == nil || !w.stall.now) {
 			w.heal()
 		}
 		it := w.pop()
@@ -200,11 +205,11 @@ func (w *world) heal() {
 		w.broker.group.discover(1<<w.cfg.Partitions - 1)
 	}
 	w.tracef(nil, "HEAL")
-	for i := range w.cfg.Instances {
+	for _, name := range w.names {
 		if s := w.cfg.script; s != nil && s.handover {
 			break
 		}
-		w.supervise(instanceName(i))
+		w.supervise(name)
 	}
 }
 
