@@ -36,7 +36,7 @@ type Send struct {
 	Command   Command
 	Savepoint bool   // of CancelCommand: cut a savepoint at the last checkpoint
 	Dir       string // for savepoints; "" = the state.savepoints.dir of each instance
-	// Timeout bounds the whole: the search for who is to obey, and the wait for replies.
+	// Timeout bounds the whole: the search for who is to obey, the wait for replies, and the deletion after a cancel.
 	Timeout time.Duration
 }
 
