@@ -15,14 +15,15 @@ import (
 //
 // A task that is in a directory is Imported: it starts at Positions with what Sources hold, read with KeepKeys and
 // KeepInFlight by Restore and RestoreInFlight of the Savepoint that Root.Path names. Entry is zero, for a savepoint is no
-// part of a chain: the first run is full. A partition that was added to its topic since is in none and is Fresh, a stage behind
+// part of a chain: the first run is full. A task whose partitions another source read, of another name, takes up where that
+// one stood, without its state, which is refused as any that nothing takes up. A partition that was added to its topic since is in none and is Fresh, a stage behind
 // an exchange that is in none StartEmpty and New. When partitions that were there at the savepoint are in none, a part of it
 // was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is refused, unless DropStates; see DroppedOf.
 func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (map[element.TaskID]Decision, error) {
 	if err := SameRequest(from...); err != nil {
 		return nil, err
 	}
-	if err := complete(from, sources); err != nil {
+	if err := complete(from, sources, in.Tasks); err != nil {
 		return nil, err
 	}
 	in.Sources = nil // what is gone of them is said in the words of a savepoint
@@ -76,8 +77,8 @@ func (r *importing) task(t *TaskFacts, from []*Savepoint) {
 	r.out[t.Task] = Decision{Kind: Fresh}
 	var taken *Savepoint
 	for _, s := range from {
-		entry := s.Root.Task(t.Task)
-		if entry == nil || entry.Parallelism > 0 {
+		entry := s.Root.entryOf(t)
+		if entry == nil {
 			continue
 		}
 		if taken != nil {
@@ -90,7 +91,11 @@ func (r *importing) task(t *TaskFacts, from []*Savepoint) {
 			r.refuse(t.Task, no)
 			return
 		}
-		r.out[t.Task] = Decision{Kind: Imported, Root: s.root(), Positions: slices.Clone(entry.Positions), Sources: []TaskEntry{*entry}}
+		d := t.takeUp(Imported, s.root(), entry)
+		if d.Renamed == "" {
+			d.Sources = []TaskEntry{*entry}
+		}
+		r.out[t.Task] = d
 	}
 }
 

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -102,6 +103,51 @@ func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
 			require.Len(t, DroppedOf(in, []*Savepoint{s}, c.sources), c.dropped)
 		})
 	}
+}
+
+// A source has another name than at the savepoint. It goes on where the savepoint stands and not where a source begins, and
+// its state is not let go unasked.
+func TestASavepointOfARenamedSource(t *testing.T) {
+	renamed := func(stateless bool) (*Savepoint, ResolveInput) {
+		s, in := imported(t)
+		for i := range in.Tasks {
+			in.Tasks[i].Task.Source = "clicks"
+		}
+		if stateless {
+			for i := range s.Root.Tasks {
+				if s.Root.Tasks[i].Parallelism == 0 {
+					s.Root.Tasks[i].States, s.Root.Tasks[i].Runs = nil, nil
+				}
+			}
+		} else {
+			in.States["clicks"] = in.States["orders"]
+		}
+		delete(in.States, "orders")
+		return s, in
+	}
+	goesOn := func(s *Savepoint, in ResolveInput) {
+		d, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+		require.NoError(t, err)
+		got := d[element.TaskID{Source: "clicks", Partition: taskA.Partition}]
+		require.Equal(t, Imported, got.Kind)
+		require.Equal(t, s.Root.Task(taskA).Positions, got.Positions)
+		require.Empty(t, got.Sources)
+		require.Equal(t, Fresh, d[element.TaskID{Source: "clicks", Partition: 2}].Kind)
+	}
+	goesOn(renamed(true))
+	s, in := renamed(false)
+	_, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "source orders")
+	require.ErrorContains(t, err, "--allow-dropped-state")
+	in.DropStates = true
+	goesOn(s, in)
+	require.Len(t, DroppedOf(in, []*Savepoint{s}, []string{"clicks"}), 1)
+
+	s, in = renamed(true) // one of the two parts is missing
+	s.Root.Tasks = slices.DeleteFunc(s.Root.Tasks, func(e TaskEntry) bool { return e.Task == taskB })
+	_, err = ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+	require.Equal(t, fault.Usage, fault.CodeOf(err), "%v", err)
 }
 
 // TestASavepointOfSeveralInstances: each wrote a directory of its own.
