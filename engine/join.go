@@ -39,7 +39,7 @@ func (a *attempt) reconcile() error {
 		}
 	}
 	switch {
-	case a.finished: // whoever goes on has them
+	case a.finished: // who gets them is seen when this attempt is over: see Runner.finish
 	case len(gained) > 0 && !a.ending() && a.brake != nil:
 		a.redraw()
 	case len(gained) > 0 && !a.ending():
@@ -103,7 +103,7 @@ func (a *attempt) onJoined(err error) error {
 	defer in.cancel()
 	cur := a.r.ports.Group.Current()
 	for tp, since := range in.since {
-		if cur.Since[tp] != since || a.left[tp] == since || a.ending() {
+		if cur.Since[tp] != since || a.left[tp] == since || a.ending() || a.finished {
 			in.close() // given and taken away again, or about to be, or too late: whatever came of it is of no use, not even the error
 			return a.reconcile()
 		}

@@ -40,6 +40,8 @@ type Listener struct {
 	// Finished: all inputs of this instance have ended and everything is committed; over says that this holds for the
 	// application as a whole.
 	Finished func(over bool)
+	// Unassigned: the same, and no instance has these partitions at the moment, which are not known to have ended.
+	Unassigned func(tps []element.TopicPartition)
 	// StartsEmpty: a task starts without state at a committed position, as its handle says: after a cancel that deleted the
 	// checkpoints, or before its first record.
 	StartsEmpty func(task element.TaskID, at element.CheckpointName)

@@ -236,6 +236,9 @@ type Ports struct {
 	CleanIdle func(ctx context.Context, busy bool) (snapshot.CleanReport, error)
 	// Others gives the other members of the group. It may be nil; it is asked where all partitions are needed.
 	Others func(ctx context.Context) ([]Member, error)
+	// OthersHave gives the partitions that the group has given to its other members, none while it is being shared out. It may
+	// be nil, for a bounded run that ends whatever others have; it is asked when all inputs of this instance have ended.
+	OthersHave func(ctx context.Context) ([]element.TopicPartition, error)
 	// WriteSavepoint writes a savepoint into a directory; OpenSavepoint opens one that was written.
 	WriteSavepoint func(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error)
 	OpenSavepoint  func(ctx context.Context, ref snapshot.SavepointRef) (Savepoint, error) // refuses one with another digest

@@ -20,10 +20,11 @@ import (
 var (
 	errStopped = errors.New("stopped")
 	errStandBy = errors.New("no partition is assigned any more")
-	// errRedrawn ends an attempt with exchanges whose partitions change, errFinished one whose inputs have all ended, errUnsaved
-	// one that was to end with a savepoint which could not be written.
+	// errRedrawn ends an attempt with exchanges whose partitions change, errFinished one whose inputs have all ended, errGained
+	// such a one when more inputs have come at its end, errUnsaved one that was to end with a savepoint which could not be written.
 	errRedrawn  = errors.New("the assignment has changed")
 	errFinished = errors.New("all inputs have ended")
+	errGained   = errors.New("all inputs have ended, and others have come")
 	errUnsaved  = errors.New("the savepoint to end with was not written")
 )
 
@@ -121,13 +122,14 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err == nil {
 			err = r.attempt(ctx, work, n, asg)
 		}
-		if errors.Is(err, errFinished) || errors.Is(err, errStopped) {
+		var unknown error
+		if errors.Is(err, errFinished) {
+			err, unknown = r.finish(ctx, work)
+		}
+		if errors.Is(err, errStopped) {
 			r.policy.Ended(time.Since(r.start), nil)
 			r.ended(n, nil, fault.Stop, 0)
-			if errors.Is(err, errFinished) {
-				return r.finish(work)
-			}
-			return nil
+			return unknown
 		}
 		if leaves(err) {
 			r.policy.Left(time.Since(r.start), fault.New(fault.Rejoin, fault.OK, "%w", err), 0)
@@ -195,19 +197,7 @@ func (r *Runner) stoppedWaiting(failed, lost error) {
 
 // leaves reports that an attempt has ended in order and another one follows.
 func leaves(err error) bool {
-	return errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) || errors.Is(err, errUnsaved) || errors.Is(err, errParted)
-}
-
-// finish ends a bounded run: everything that this instance had is committed. What is left to others goes on there.
-func (r *Runner) finish(ctx context.Context) error {
-	over, err := r.ports.Offsets.RunOver(ctx, r.plan.Sources)
-	if err != nil {
-		return fmt.Errorf("all inputs have ended and everything is committed, but whether the whole run is over is not known: %w", err)
-	}
-	if r.lis.Finished != nil {
-		r.lis.Finished(over)
-	}
-	return nil
+	return errors.Is(err, errStandBy) || errors.Is(err, errRedrawn) || errors.Is(err, errUnsaved) || errors.Is(err, errGained) || errors.Is(err, errParted)
 }
 
 // awaitChange gives the group time to take away what it has asked for: it names it as assigned until the last checkpoint

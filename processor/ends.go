@@ -46,7 +46,8 @@ const (
 //	                                             after it takes part in the same run, and begins the next one only when that is
 //	                                             reached, too
 //
-// What is kept decides about nothing else but what Listener.Finished says.
+// What is kept decides about nothing else but what Listener.Finished says, and whether an instance whose inputs have ended waits for partitions
+// that nobody has.
 func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]int64, error) {
 	out := make(map[element.TopicPartition]int64, len(tps))
 	if !end.Bounded() || len(tps) == 0 {

@@ -190,6 +190,10 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 			user.Finished(over)
 		}
 	}
+	lis.Unassigned = func(tps []element.TopicPartition) {
+		log.Info("all inputs of this instance have ended and everything is committed; waiting for partitions that the group has given to nobody yet", "partitions", tps)
+		call(user.Unassigned, tps)
+	}
 	var looping atomic.Int64
 	lis.Looping = func(id element.CheckpointID, records int64, last bool) {
 		if last {

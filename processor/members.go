@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/kafka"
 )
@@ -23,6 +24,18 @@ func (s *service) others(ctx context.Context) ([]engine.Member, error) {
 	for _, m := range members {
 		if m.instance != s.instance {
 			out = append(out, engine.Member{ID: m.id, Name: fmt.Sprintf("%s (%s)", m.instance, m.host)})
+		}
+	}
+	return out, err
+}
+
+// othersHave lists the partitions that the group has given to its other members, none while it is being shared out.
+func (s *service) othersHave(ctx context.Context) ([]element.TopicPartition, error) {
+	members, settled, err := describeMembers(ctx, s.reads.cl, s.plan.Application)
+	var out []element.TopicPartition
+	for _, m := range members {
+		if settled && m.instance != s.instance {
+			out = append(out, m.partitions...)
 		}
 	}
 	return out, err

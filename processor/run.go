@@ -266,7 +266,7 @@ func (s *service) run(ctx context.Context) error {
 		Group: group{s.group}, Offsets: s.reads, Committer: committer{s.manager, s}, Checkpoints: s.repo, Local: s.local, GroupRoots: s.committedRoots,
 		WriteSavepoint: s.writeSavepoint, OpenSavepoint: s.openSavepoint,
 		OpenFrom: s.openFrom, DisposeSavepoint: snapshot.DisposeSavepoint,
-		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone, CleanIdle: s.cleanIdle, Others: s.others,
+		NewSource: s.newSource, NewSink: s.newSink, CleanGroup: s.cleanGone, CleanIdle: s.cleanIdle, Others: s.others, OthersHave: s.othersHave,
 		NewState: func(task element.TaskID) engine.State {
 			return state{store.New(store.Config{Spill: s.spill, Task: task})}
 		},
