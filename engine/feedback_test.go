@@ -199,3 +199,17 @@ func TestNothingIsTakenFromAFeedbackEdgeAheadOfItsTime(t *testing.T) {
 		require.Equal(t, "nothing", h.turned())
 	}
 }
+
+// What a task has taken from a feedback edge and not processed, the rest of a long parcel, is in no checkpoint either.
+func TestWhatIsLeftOfAParcelOfAFeedbackEdgeIsCounted(t *testing.T) {
+	var seen []string
+	plan := seenPlan(t, &seen)
+	h := newHearing(t, 1)
+	h.feedbackOnly, h.in.gate = true, gate.New(1, gate.Unaligned, gate.Feedback(0))
+	h.in.replay = []topology.Parcel{sentParcel(t, plan, "a", "b"), sentParcel(t, plan, "c")}
+	require.NoError(t, h.onBarrier(gate.Barrier{ID: 7}))
+	last := h.events[len(h.events)-1]
+	require.Equal(t, evBarrier, last.kind)
+	p := &pending{acks: map[element.TaskID]taskAck{h.id: last.ack}}
+	require.EqualValues(t, 3, p.looping())
+}

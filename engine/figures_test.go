@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/store"
@@ -65,6 +67,84 @@ func TestFiguresAreOfWhatHappens(t *testing.T) {
 	last := all[len(all)-1]
 	require.Equal(t, h.Root.Name.ID, last.ID)
 	require.Equal(t, named, last.FullBytes)
+}
+
+// Written counts all that a checkpoint has written: changes of the state and records in flight.
+func TestWhatIsWrittenIsCounted(t *testing.T) {
+	t.Parallel()
+	for name, set := range modes {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.produce(600, 17)
+			written := &writtenPersist{bytes: map[element.CheckpointID]int64{}, entries: map[element.CheckpointID]int64{}}
+			w.wrap = func(c Checkpoints) Checkpoints { written.Checkpoints = c; return written }
+			cfg := w.config()
+			set(&cfg)
+			cfg.ChannelRecords = 64
+			var inFlight, wrong atomic.Int64
+			stop := w.startPlan(slowPlan(t, 2, 200*time.Microsecond), cfg, w.ports(), &Listener{CheckpointCompleted: func(s checkpoint.CheckpointStats) {
+				if s.Unaligned {
+					inFlight.Add(s.Buffered)
+				}
+				written.mu.Lock()
+				defer written.mu.Unlock()
+				if s.DeltaBytes != written.bytes[s.ID] || s.Entries != written.entries[s.ID] {
+					wrong.Add(1)
+				}
+			}})
+			w.outputs()
+			require.NoError(t, stop())
+			w.exact()
+			require.Zero(t, wrong.Load())
+			require.Equal(t, name == "unaligned", name != "timeout" && inFlight.Load() > 0)
+		})
+	}
+}
+
+// writtenPersist sums up what is written, by checkpoint.
+type writtenPersist struct {
+	Checkpoints
+	mu             sync.Mutex
+	bytes, entries map[element.CheckpointID]int64
+}
+
+func (p *writtenPersist) Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.Persisted, error) {
+	out, err := p.Checkpoints.Persist(ctx, name, deltas)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range out {
+		p.bytes[name.ID] += o.Run.Length + o.InFlight.Length
+		p.entries[name.ID] += o.Run.Entries + o.InFlight.Entries
+	}
+	return out, err
+}
+
+// A barrier's delay is what the task has measured; its report may come much later.
+func TestTheStartDelayIsThatOfTheTask(t *testing.T) {
+	task := element.TaskID{Source: "in"}
+	a := &attempt{co: checkpoint.New(checkpoint.Config{Interval: time.Second, Timeout: time.Minute}, 0), tasks: map[element.TaskID]*owned{}}
+	a.co.AddTask(0, task)
+	a.co.Moved(0, task)
+	a.co.Tick(time.Second)
+	began := time.Now()
+	a.pending = []*pending{{name: element.CheckpointName{ID: 1}, began: began, acks: map[element.TaskID]taskAck{}}}
+	a.onBarrierPassed(3*time.Second, event{id: 1, task: task, ack: taskAck{at: began.Add(10 * time.Millisecond)}})
+	s := a.co.Stats().Current
+	require.Equal(t, 10*time.Millisecond, s.StartDelay)
+	require.Equal(t, 2*time.Second, s.Barriers)
+}
+
+// An alignment begins with the first barrier.
+func TestAnAlignmentIsMeasuredFromItsFirstBarrier(t *testing.T) {
+	h := newHearing(t, 2)
+	for id := range element.CheckpointID(2) {
+		h.in.channels[0].pushBarrier(gate.Barrier{ID: id + 1})
+		require.Equal(t, "other", h.turned())
+		time.Sleep(5 * time.Millisecond)
+		h.in.channels[1].pushBarrier(gate.Barrier{ID: id + 1})
+		require.Equal(t, "barrier", h.turned())
+		require.GreaterOrEqual(t, h.events[len(h.events)-1].ack.alignment, 5*time.Millisecond)
+	}
 }
 
 // What an aligned checkpoint has buffered is what came behind the barrier of an input that was set aside for the others.

@@ -310,11 +310,14 @@ func TestTheWishForOnesOwnSavepointIsIgnored(t *testing.T) {
 	var from atomic.Pointer[FromInfo]
 	lis := &Listener{StartedFrom: func(i FromInfo) { from.Store(&i) }}
 	cfg := w.configOf(app, ref.Path)
+	cfg.From.Claim = true
 	stop := w.startPlan(countPlan(t), cfg, withFrom(w.ports()), lis)
 	w.produce(100, 7)
 	w.outputs()
 	require.NoError(t, stop())
 	w.exact()
+	require.DirExists(t, ref.Path, "nothing comes from it, so it is not taken for of no more use")
+	cfg.From.Claim = false
 	require.Equal(t, 3, from.Load().Ignored)
 	require.Positive(t, from.Load().Beyond, "whoever wants to go back is told how")
 	begin := contents(t, ref.Path)

@@ -100,6 +100,20 @@ func TestABarrierThatWasGivenUpFreezesNothing(t *testing.T) {
 	require.Equal(t, 1, h.frozen(8))
 }
 
+// A task that stands still until its state is written goes on when that is not going to be.
+func TestATaskDoesNotWaitForWhatWasGivenUp(t *testing.T) {
+	h := newHearing(t, 0)
+	h.wholes.sync, h.feed, h.position.TopicPartition = true, newFeeder(nil), tp(0)
+	h.limit.Store(1 << 30)
+	h.inbox.barrier(gate.Barrier{ID: 7})
+	require.Equal(t, "barrier", h.turned())
+	h.give(0, 1)
+	require.Equal(t, "nothing", h.turned())
+	h.inbox.abandon(span{7, 7})
+	require.Equal(t, "other", h.turned())
+	require.Equal(t, "records", h.turned())
+}
+
 // The same behind an exchange, where barriers come through the channels.
 func TestASnapshotThatWasGivenUpFreezesNothing(t *testing.T) {
 	for name, b := range map[string]gate.Barrier{"aligned": {}, "unaligned": {Unaligned: true}} {

@@ -4,12 +4,15 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine/gate"
 	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -88,4 +91,57 @@ func TestWhatWasInFlightComesBeforeTheStream(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, again.chain.Receive(p))
 	require.Equal(t, []string{"b1", "a3", "b2"}, seen)
+}
+
+// What is recorded for an unaligned checkpoint is let go when that is given up, and nothing more is recorded.
+func TestWhatIsRecordedIsLetGoWithItsCheckpoint(t *testing.T) {
+	var seen []string
+	plan := seenPlan(t, &seen)
+	h := newHearing(t, 2)
+	h.limit.Store(1 << 30)
+	var err error
+	h.chain, err = plan.NewTask(h.id.Source, 0, &taskEnv{ctx: t.Context(), t: h.task, lis: &Listener{}, par: parallelism{most: 8, byStage: map[int]int{1: 1}}})
+	require.NoError(t, err)
+	barrier, late := h.in.channels[0], h.in.channels[1]
+	barrier.pushBarrier(gate.Barrier{ID: 5, Unaligned: true})
+	require.Equal(t, "barrier", h.turned())
+	late.push(sentParcel(t, plan, "a1"))
+	require.Len(t, late.tape, 1)
+	h.inbox.abandon(span{5, 5})
+	require.Equal(t, "other", h.turned())
+	require.Empty(t, late.tape)
+	late.push(sentParcel(t, plan, "a2"))
+	require.Empty(t, late.tape)
+	require.Nil(t, h.in.open)
+}
+
+// With several in flight, each root names the one that was committed before it.
+func TestEachRootNamesTheOneCommittedBeforeIt(t *testing.T) {
+	w := newWorld(t, 2)
+	var writing atomic.Bool
+	var triggered, completed, several, wrong atomic.Int64
+	w.wrap = func(c Checkpoints) Checkpoints {
+		return rootWatch{slowPersist{c, &writing}, func(root *snapshot.Root) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if last := w.commits[len(w.commits)-1]; last > 0 && (root.Predecessor == nil || root.Predecessor.Name.ID != last) {
+				wrong.Add(1)
+			}
+		}}
+	}
+	cfg := w.config()
+	cfg.MaxConcurrent, cfg.Interval = 3, 2*time.Millisecond
+	stop := w.start(cfg, &Listener{
+		CheckpointTriggered: func(element.CheckpointID) {
+			if triggered.Add(1)-completed.Load() > 1 {
+				several.Add(1)
+			}
+		},
+		CheckpointCompleted: func(checkpoint.CheckpointStats) { completed.Add(1) },
+	})
+	w.produceUntil(func() bool { return several.Load() > 3 && completed.Load() > 8 })
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	require.Zero(t, wrong.Load())
 }

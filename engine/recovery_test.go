@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -59,6 +61,43 @@ func TestAStateThatWasReadHalfwayIsNotReused(t *testing.T) {
 	w.caughtUp()
 	require.NoError(t, stop())
 	require.NotZero(t, failed.Load(), "the planted failure happened")
+	w.exact()
+}
+
+// seventySeven is a count.
+var seventySeven = binary.BigEndian.AppendUint64(nil, 77)
+
+// stale is a local copy that loads a key too many and is then found to be of no use.
+type stale struct {
+	farewells
+	loads atomic.Int64
+}
+
+func (s *stale) Restore(_ context.Context, _ snapshot.RootRef, _ snapshot.TaskEntry, load func(snapshot.Entry) error) (snapshot.Stats, bool) {
+	s.loads.Add(1)
+	for k := range 50 { // no checkpoint says anything of those behind the first ones
+		if err := load(snapshot.Entry{Key: fmt.Appendf(nil, "k%d", k), Value: seventySeven}); err != nil {
+			panic(err)
+		}
+	}
+	return snapshot.Stats{}, false
+}
+
+// Nothing of a local copy that is of no use becomes state.
+func TestWhatAStaleCopyHasLoadedIsThrownAway(t *testing.T) {
+	w := newWorld(t, 2)
+	stop := w.start(w.config(), nil)
+	w.produce(100, 7)
+	w.caughtUp()
+	require.NoError(t, stop())
+	copies := &stale{}
+	ports := w.ports()
+	ports.Local = copies
+	stop = w.startWith(w.config(), ports, nil)
+	w.produce(100, 20)
+	w.caughtUp()
+	require.NoError(t, stop())
+	require.EqualValues(t, 2, copies.loads.Load())
 	w.exact()
 }
 

@@ -94,3 +94,51 @@ func TestMoreFailuresThanAreToleratedEndTheAttempt(t *testing.T) {
 	w.exact()
 	require.EqualValues(t, 2, attempts.Load())
 }
+
+// hangingPersist does not come back from the first write of changes before it is told that nobody needs it any more.
+type hangingPersist struct {
+	Checkpoints
+	hung *atomic.Bool
+}
+
+func (p hangingPersist) Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.Persisted, error) {
+	if p.hung.CompareAndSwap(false, true) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return p.Checkpoints.Persist(ctx, name, deltas)
+}
+
+// The work for a checkpoint that is given up ends with it, or the next one would wait for it.
+func TestTheWritingOfAGivenUpCheckpointIsCancelled(t *testing.T) {
+	w := newWorld(t, 2)
+	var hung atomic.Bool
+	w.wrap = func(c Checkpoints) Checkpoints { return hangingPersist{c, &hung} }
+	cfg := w.config()
+	cfg.TolerableFailures, cfg.CheckpointTimeout = checkpoint.Unlimited, 200*time.Millisecond
+	var attempts, abandoned atomic.Int64
+	stop := w.start(cfg, &Listener{
+		AttemptStarted:      func(AttemptInfo) { attempts.Add(1) },
+		CheckpointAbandoned: func([]element.CheckpointID, checkpoint.FailureReason, error) { abandoned.Add(1) },
+	})
+	w.produce(100, 7)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+	require.True(t, hung.Load())
+	require.EqualValues(t, 1, attempts.Load())
+	require.Positive(t, abandoned.Load())
+}
+
+// Of several checkpoints that are given up at once the tasks hear of all: the barrier of any of them may be in their hands.
+func TestTasksHearOfAllCheckpointsThatAreGivenUp(t *testing.T) {
+	w := newWorld(t, 1)
+	h := newHearing(t, 0)
+	a := &attempt{r: &Runner{lis: &Listener{}}, ctx: t.Context(), order: []element.TaskID{h.id}, tasks: map[element.TaskID]*owned{h.id: {task: h.task}},
+		sink: &worldSink{w: w, m: w.member}, released: &step{over: closed, done: true}}
+	a.abandon(checkpoint.Abandon{IDs: []element.CheckpointID{7, 8, 9}})
+	a.wg.Wait()
+	it, ok := h.inbox.tryPopNotice()
+	require.True(t, ok)
+	require.Equal(t, span{7, 9}, it.abandoned)
+}

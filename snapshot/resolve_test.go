@@ -118,6 +118,13 @@ func TestResolveRefusals(t *testing.T) {
 				in.Roots[ref] = LoadedRoot{Err: corrupt(ref.Name.String(), ref.Path, "root", errors.Join(vfsNotExist()))}
 			}
 		}},
+		{"root of another cluster", ReasonOtherCluster, fault.HandleMismatch, []string{`is of cluster "cluster-2", this is "cluster-1"`}, func(in *ResolveInput) {
+			for ref, loaded := range in.Roots {
+				root := *loaded.Root
+				root.ClusterID = "cluster-2"
+				in.Roots[ref] = LoadedRoot{Root: &root}
+			}
+		}},
 		{"root not loaded", ReasonRootUnusable, fault.Corrupt, []string{"not loaded"}, func(in *ResolveInput) { in.Roots = nil }},
 		{"task not in root", ReasonTaskMissing, fault.Corrupt, []string{"does not hold it"}, func(in *ResolveInput) { editRoot(in, func(e *TaskEntry) { e.Task.Partition = 3 }) }},
 		{"position differs", ReasonPositionDiffers, fault.Corrupt, []string{"offset 699", "700"}, func(in *ResolveInput) {
