@@ -342,7 +342,7 @@ func TestCancelOverTheListenerEndsWithASavepointAtTheLastCheckpoint(t *testing.T
 func TestACancelWithoutALastCheckpointSaysSo(t *testing.T) {
 	b := newBed(t)
 	cfg, o := b.instance("a")
-	cfg.Interval = 5 * time.Minute
+	cfg.Interval, cfg.Retention = 5*time.Minute, DeleteOnCancellation
 	broken := new(atomic.Bool)
 	cfg.Decorate = func(p *engine.Ports) { p.Checkpoints = guarded{p.Checkpoints, nil, broken} }
 	done := make(chan error, 1)
@@ -357,6 +357,9 @@ func TestACancelWithoutALastCheckpointSaysSo(t *testing.T) {
 	require.Equal(t, fault.Unfinished, fault.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "the disk says no")
 	require.NoError(t, <-done)
+	kept, err := filepath.Glob(filepath.Join(cfg.CheckpointsDir, "*", "*", "chk-*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, kept, "nothing is deleted then")
 }
 
 func TestTriggersOverTheListener(t *testing.T) {

@@ -146,6 +146,10 @@ func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
 	require.Equal(t, cfg.CheckpointsDir, r.CheckpointsDir)
 	require.Len(t, r.Local, 1)
 	require.Equal(t, []string{app + "/mine"}, r.Foreign)
+	used, err := openDataDir(cfg.DataDir) // by a process that is not in the group yet
+	require.NoError(t, err)
+	require.Equal(t, fault.Fenced, fault.CodeOf(r.Do(t.Context())))
+	require.NoError(t, used.close())
 	require.NoError(t, r.Do(t.Context()))
 	require.FileExists(t, foreign)
 	require.NoDirExists(t, r.Local[0])

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -157,6 +158,45 @@ func TestAtLeastOnceToleratesBeyondTheTransactionTimeout(t *testing.T) {
 	s.eventually(func() bool { return s.lag(s.app) == 0 }, "the sixth checkpoint covers the work of all")
 	require.Equal(t, 5, s.givenUp())
 	require.Empty(t, s.failures())
+	require.NoError(t, stop())
+}
+
+// An offset commit that was carried out in part is no mixture without transactions: what is behind an exchange goes on, from the
+// newest checkpoint that is named.
+func TestAtLeastOnceGoesOnFromACommitInPart(t *testing.T) {
+	testbed.Alongside(t)
+	s := newSettled(t)
+	s.cfg.Mode, s.cfg.RetainedCheckpoints = AtLeastOnce, 50
+	adm := kadm.NewClient(s.cl)
+	var before kadm.OffsetResponses
+	stop := s.start(s.plan(2), s.cfg)
+	for round := range 2 {
+		s.put(100)
+		s.eventually(func() bool { return s.seen.Load() == int64(100*(round+1)) && s.lag(s.app) == 0 }, "all is committed")
+		if round == 0 {
+			var err error
+			before, err = adm.FetchOffsets(t.Context(), s.app)
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, stop())
+	part := kadm.Offsets{}
+	for _, o := range before.Sorted() {
+		if o.At > 0 && len(part) == 0 {
+			part.Add(o.Offset)
+		}
+	}
+	require.NoError(t, adm.CommitAllOffsets(t.Context(), s.app, part))
+	require.NotZero(t, s.lag(s.app))
+	markers, err := filepath.Glob(filepath.Join(s.dir, "checkpoints", s.app, "*", "*.committed")) // they follow a whole commit
+	require.NoError(t, err)
+	require.NotEmpty(t, markers)
+	for _, m := range markers {
+		require.NoError(t, os.Remove(m))
+	}
+	stop = s.start(s.plan(2), s.cfg)
+	s.put(10)
+	s.eventually(func() bool { return s.lag(s.app) == 0 }, "it goes on")
 	require.NoError(t, stop())
 }
 

@@ -172,6 +172,28 @@ func TestCancelGoesByTheRetentionOfTheRunningInstances(t *testing.T) {
 	}
 }
 
+// A cancel with a savepoint deletes nothing, neither the instance nor the command behind it.
+func TestACancelWithASavepointDeletesNothing(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	const app = "saved"
+	cfg, _ := b.instance("a")
+	cfg.Retention, cfg.MemoryThreshold = DeleteOnCancellation, -1
+	ended := make(chan error, 1)
+	go func() { ended <- Run(t.Context(), countByKey(t, app), cfg) }()
+	b.put(100)
+	require.Eventually(t, func() bool { return len(b.counts()) >= 100 && b.lag(app) == 0 }, 30*time.Second, 20*time.Millisecond)
+	out, err := Cancel(t.Context(), app, cfg, Send{Savepoint: true, Dir: filepath.Join(b.dir, "savepoints"), Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	require.NoError(t, out.Err())
+	require.NoError(t, <-ended)
+	require.Nil(t, out.Deleted)
+	require.NotEmpty(t, out.Replies[0].Path)
+	found, err := filepath.Glob(filepath.Join(cfg.CheckpointsDir, app, "*", "chk-*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+}
+
 // One that keeps the checkpoints is enough to keep them; one that has not said what it does with them says nothing.
 func TestTheRetentionOfSeveralInstances(t *testing.T) {
 	reply := func(name string, r Retention) Reply {

@@ -34,7 +34,7 @@ func TestACancelBetweenTwoAttemptsSaysSo(t *testing.T) {
 	require.Equal(t, fault.Unfinished, fault.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "no checkpoints were deleted: the last attempt had failed")
 	require.NoError(t, <-done)
-	files, err := filepath.Glob(filepath.Join(cfg.CheckpointsDir, "*", "*", "*"))
+	files, err := filepath.Glob(filepath.Join(cfg.CheckpointsDir, "*", "*", "chk-*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 }
