@@ -2,6 +2,7 @@ package processor
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"sync"
 	"testing"
@@ -51,7 +52,9 @@ func TestC15_TheCommittedOffsetIsGone(t *testing.T) {
 	b.writes(1, 100, 5, nil)
 	b.deletes(0, 10)
 
-	err := Run(t.Context(), passPlan(t, "gap"), b.config())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := Run(ctx, passPlan(t, "gap"), b.config())
 	require.Equal(t, int(fault.OffsetGone), ExitCode(err), "%v", err)
 	require.ErrorContains(t, err, "topic "+inTopic()+" partition 0: offset 5 is not in the log, it has offsets 10 to 20: 5 records were deleted")
 	require.Equal(t, upTo(0, 5), b.output(), "nothing was written, not for the other partition either")
