@@ -44,8 +44,17 @@ func (in *intake) partitions() []element.TopicPartition {
 	return slices.SortedFunc(maps.Keys(in.since), element.TopicPartition.Compare)
 }
 
-// resolve reads what the group has committed and decides how every task starts.
+// resolve decides how every task starts.
 func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
+	decisions, err := in.decide()
+	for _, d := range decisions {
+		in.lastID = max(in.lastID, d.Behind)
+	}
+	return decisions, err
+}
+
+// decide reads what the group has committed for that, and what the checkpoints say.
+func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	a := in.a
 	if err := in.readFacts(); err != nil {
 		return nil, err

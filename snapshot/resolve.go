@@ -110,6 +110,9 @@ type Decision struct {
 	// when the parallelism is what it was, and Entry is that one too. Otherwise Entry is zero, each of them is read through
 	// KeepKeys, and the task's first run must be full (TaskDelta.Full).
 	Sources []TaskEntry
+	// Behind is a committed checkpoint of the task that is newer than the one that its offset names, if not 0: see checkStale.
+	// New ids go above it.
+	Behind element.CheckpointID
 }
 
 // NamedRoots gives the roots that the committed handles name, each once, sorted by path. Handles that cannot be read
@@ -248,26 +251,40 @@ func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
 			TopicPartition: f.TopicPartition, TopicID: h.TopicID, PartitionCount: h.PartitionCount, Offset: h.Offset, LeaderEpoch: h.LeaderEpoch,
 		})
 	}
-	if ref := in.checkStale(t, first); ref != nil {
+	behind, ref := in.checkStale(t, first)
+	if ref != nil {
 		return Decision{}, ref
 	}
-	if first.Kind != HandleCheckpoint {
-		return Decision{Kind: StartEmpty, Positions: positions, Root: first.Root, Unsaved: first.Kind == HandleUnsaved}, nil
+	d := Decision{Kind: StartEmpty, Positions: positions, Root: first.Root, Unsaved: first.Kind == HandleUnsaved}
+	if first.Kind == HandleCheckpoint {
+		d, ref = in.resolveRestore(t, first.Root, positions)
 	}
-	return in.resolveRestore(t, first.Root, positions)
+	d.Behind = behind
+	return d, ref
 }
 
 // checkStale refuses a handle when the store knows that a newer checkpoint of the task was committed: the group's
 // offsets went back, by a tool or because the brokers lost commits. A marker is written only after the commit.
-func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) *Refusal {
+//
+// Where records may repeat, a delayed copy of a commit may have set the group back to the checkpoint right before the newest
+// one. That is taken up, and the newest one given up: it is behind.
+func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.CheckpointID, no *Refusal) {
+	var newer []*RootInfo
 	for _, i := range newestFirst(in.Listing) {
 		info := &in.Listing[i]
 		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && info.mayHold(in, t, h) {
-			return refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but the store says that checkpoint %s (%s) was committed after it; "+
-				"the offsets went back, and from there outputs would repeat: put the newer offsets and their metadata back", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path)
+			newer = append(newer, info)
 		}
 	}
-	return nil
+	switch {
+	case len(newer) == 0:
+		return 0, nil
+	case in.Repeats && len(newer) == 1 && in.nextAfter(t, h, newer[0]):
+		return newer[0].Ref.Name.ID, nil
+	}
+	info := newer[0]
+	return 0, refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but the store says that checkpoint %s (%s) was committed after it; "+
+		"the offsets went back, and from there outputs would repeat: put the newer offsets and their metadata back", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path)
 }
 
 // mayHold reports whether a checkpoint that is newer than a task's handle holds the task, and not one of that name in

@@ -1,0 +1,74 @@
+package snapshot
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+)
+
+// Where records may repeat, offsets that a delayed copy of a commit has set back to the checkpoint before the newest one are
+// taken up. Nothing else that lies behind a committed checkpoint is.
+func TestASetBackByOneIsTakenUpWhereRecordsMayRepeat(t *testing.T) {
+	emptyAt := func(h *history, id int) {
+		for p := range h.in.Tasks {
+			*h.facts(p) = factsOf(t, position(int32(p), 42), RootRef{Name: nameOf(id, 1)}, h.in, HandleEmpty)
+		}
+	}
+	edit := func(h *history, id int, change func(r *Root)) {
+		i := slices.IndexFunc(h.in.Listing, func(i RootInfo) bool { return i.Ref == h.refs[id] })
+		root := *h.in.Listing[i].Root
+		change(&root)
+		h.in.Listing[i].Root = &root
+	}
+	for name, c := range map[string]struct {
+		at     int
+		change func(h *history)
+		kind   DecisionKind // 0: refused
+	}{
+		"by one":                          {at: 6, kind: Restore},
+		"by two":                          {at: 5},
+		"exactly once":                    {at: 6, change: func(h *history) { h.in.Repeats = false }},
+		"the newer one follows another":   {at: 6, change: func(h *history) { edit(h, 7, func(r *Root) { ref := h.refs[5]; r.Predecessor = &ref }) }},
+		"the newer one follows none":      {at: 6, change: func(h *history) { edit(h, 7, func(r *Root) { r.Predecessor = nil }) }},
+		"the newer one cannot be read":    {at: 6, change: func(h *history) { h.in.Listing[0].Root = nil }},
+		"without state, by one":           {at: 6, change: func(h *history) { emptyAt(h, 6) }, kind: StartEmpty},
+		"without state, by two":           {at: 5, change: func(h *history) { emptyAt(h, 5) }},
+		"without state, one between gone": {at: 6, change: func(h *history) { emptyAt(h, 5) }},
+		"to the start position of a task that came late": {at: 5, kind: StartEmpty, change: func(h *history) {
+			emptyAt(h, 0)
+			edit(h, 6, func(r *Root) { r.Tasks = nil })
+		}},
+		"to the start positions": {at: 6, kind: StartEmpty, change: func(h *history) {
+			emptyAt(h, 0)
+			edit(h, 7, func(r *Root) { r.Predecessor = nil })
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			h.at(t, c.at)
+			h.in.Repeats = true
+			var err error
+			h.in.Roots, err = h.r.LoadRoots(ctx, NamedRoots(h.in.Tasks))
+			require.NoError(t, err)
+			h.in.Listing, err = h.r.CommittedAfter(ctx, OldestID(h.in.Tasks))
+			require.NoError(t, err)
+			require.Len(t, h.in.Listing, 7-c.at)
+			if c.change != nil {
+				c.change(h)
+			}
+			got, err := Resolve(*h.in)
+			if c.kind == 0 {
+				require.True(t, RefusalOf(err).Has(ReasonStaleHandle), "%v", err)
+				return
+			}
+			require.NoError(t, err)
+			for _, id := range []element.TaskID{taskA, taskB} {
+				require.Equal(t, c.kind, got[id].Kind)
+				require.EqualValues(t, 7, got[id].Behind)
+			}
+		})
+	}
+}
