@@ -186,3 +186,40 @@ func TestRecordsInFlightOfASavepoint(t *testing.T) {
 	f.exactFrom(begin)
 	t.Logf("%d records were in flight", inflight)
 }
+
+// A savepoint has no records in flight, and neither has the checkpoint of a graceful stop: their barriers are aligned also where
+// others overtake. What lies ahead of them in full channels is in the state.
+func TestSavepointsAndStopsAreAligned(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"unaligned", "timeout"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.produce(3000, 17)
+			cfg := w.config()
+			modes[name](&cfg)
+			cfg.ChannelRecords = 64
+			stop := w.startPlan(slowPlan(t, 2, 200*time.Microsecond), cfg, withFrom(w.ports()), nil)
+			require.Eventually(t, func() bool { return w.done() > 50 }, 10*time.Second, time.Millisecond)
+			ref, err := w.r.Savepoint(t.Context(), "", t.TempDir())
+			require.NoError(t, err)
+			require.NoError(t, stop())
+			require.Less(t, w.done(), w.total(), "it was stopped in the middle")
+			w.mu.Lock()
+			text := w.committed[tp(0)].Metadata
+			w.mu.Unlock()
+			h, err := snapshot.ParseHandle(text)
+			require.NoError(t, err)
+			root, err := w.repo.ReadRoot(t.Context(), h.Root)
+			require.NoError(t, err)
+			for _, e := range root.Tasks {
+				require.Empty(t, e.InFlight, "task %s", e.Task)
+			}
+			begin := contents(t, ref.Path)
+			f := w.fork("fork", 2)
+			stop = f.startPlan(slowPlan(t, 3, 0), f.configOf("fork", ref.Path), withFrom(f.ports()), nil)
+			f.outputsFrom(begin)
+			require.NoError(t, stop())
+			f.exactFrom(begin)
+		})
+	}
+}

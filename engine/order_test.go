@@ -93,6 +93,50 @@ func TestWhatWasInFlightComesBeforeTheStream(t *testing.T) {
 	require.Equal(t, []string{"b1", "a3", "b2"}, seen)
 }
 
+// An input whose barrier has not come when an unaligned snapshot is taken is recorded until it does: what comes ahead of it is in
+// flight, whether or not it has been processed, and what comes behind it is not.
+func TestWhatComesAheadOfALateBarrierIsInFlight(t *testing.T) {
+	var seen []string
+	plan := seenPlan(t, &seen)
+	h := newHearing(t, 2)
+	h.limit.Store(1 << 30)
+	var err error
+	h.chain, err = plan.NewTask(h.id.Source, 0, &taskEnv{ctx: t.Context(), t: h.task, lis: &Listener{}, par: parallelism{most: 8, byStage: map[int]int{1: 1}}})
+	require.NoError(t, err)
+	received := func(value string) topology.Parcel {
+		var data [][]byte
+		require.NoError(t, sentParcel(t, plan, value).Encode(func(_ int, b []byte) error { data = append(data, slices.Clone(b)); return nil }))
+		p, err := h.chain.Restore(data)
+		require.NoError(t, err)
+		return p
+	}
+	early, late := h.in.channels[0], h.in.channels[1]
+	late.push(received("a"))
+	early.pushBarrier(gate.Barrier{ID: 5, Unaligned: true})
+	early.push(received("x"))
+	require.Equal(t, "barrier", h.turned())
+	late.push(received("b"))
+	for h.turned() != "nothing" {
+	}
+	require.ElementsMatch(t, []string{"a", "b", "x"}, seen)
+	late.push(received("c"))
+	late.pushBarrier(gate.Barrier{ID: 5, Unaligned: true})
+	late.push(received("d"))
+	for h.turned() != "nothing" {
+	}
+	cut := h.events[len(h.events)-1]
+	require.Equal(t, evBarrier, cut.kind)
+	seen = nil
+	for _, p := range cut.ack.inflight {
+		var data [][]byte
+		require.NoError(t, p.Encode(func(_ int, b []byte) error { data = append(data, slices.Clone(b)); return nil }))
+		again, err := h.chain.Restore(data)
+		require.NoError(t, err)
+		require.NoError(t, h.chain.Receive(again))
+	}
+	require.Equal(t, []string{"a", "b", "c"}, seen)
+}
+
 // What is recorded for an unaligned checkpoint is let go when that is given up, and nothing more is recorded.
 func TestWhatIsRecordedIsLetGoWithItsCheckpoint(t *testing.T) {
 	var seen []string

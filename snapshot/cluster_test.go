@@ -95,6 +95,22 @@ func TestCleanersKeepApartWhatOnlySharesItsNames(t *testing.T) {
 	}
 }
 
+// The same in one directory: an instance of this name was in another cluster before, or was copied from there.
+func TestAnInstanceKeepsWhatItHasOfAnotherCluster(t *testing.T) {
+	m := vfs.NewMem()
+	before := side{r: openRepo(t, m, "a"), cluster: "production", topic: topicID, inc: 1}
+	before.r.cluster = before.cluster
+	before.commit(t, 1, 9)
+	files := listAll(t, before.r)
+	now := side{r: openRepo(t, m, "a"), cluster: "staging", topic: topicID, inc: 2}
+	now.r.cluster = now.cluster
+	now.commit(t, 20, 40)
+	now.clean(t, "a")
+	require.Subset(t, listAll(t, now.r), files)
+	before.whole(t)
+	now.whole(t)
+}
+
 // A newer checkpoint of a task of that name in another cluster, or of another topic, does not make a committed offset stale,
 // and is not what a recovery takes.
 func TestResolveKeepsApartWhatOnlySharesItsNames(t *testing.T) {
