@@ -35,7 +35,7 @@ type inbox struct {
 	barriers int                  // guarded by mu: barriers waiting
 	notice   element.CheckpointID // guarded by mu: checkpoints up to it are committed
 	stored   element.CheckpointID // guarded by mu: the state of checkpoints up to it is written, if not 0
-	givenUp  span                 // guarded by mu: these checkpoints are given up
+	givenUp  []span               // guarded by mu: these checkpoints are given up, and none between them
 	paused   bool                 // guarded by mu: the feeder paused this partition
 	halted   bool                 // guarded by mu: deliveries are dropped
 	tell     bool                 // guarded by mu: the task has not seen the halt yet
@@ -140,7 +140,11 @@ func (q *inbox) written(id element.CheckpointID) {
 // wait. Like commit it overtakes.
 func (q *inbox) abandon(ids span) {
 	q.mu.Lock()
-	q.givenUp = q.givenUp.with(ids)
+	if n := len(q.givenUp); n > 0 && q.givenUp[n-1].meets(ids) {
+		q.givenUp[n-1] = q.givenUp[n-1].with(ids)
+	} else {
+		q.givenUp = append(q.givenUp, ids)
+	}
 	kept := q.items[:q.head]
 	for _, it := range q.items[q.head:] {
 		if it.barrier.ID != 0 && ids.has(it.barrier.ID) {
@@ -164,11 +168,11 @@ func (s span) empty() bool { return s.last == 0 }
 
 func (s span) has(id element.CheckpointID) bool { return s.first <= id && id <= s.last }
 
+// meets reports that no id lies between the two.
+func (s span) meets(o span) bool { return o.first <= s.last+1 && s.first <= o.last+1 }
+
 // with gives the span from the first of both to the last.
 func (s span) with(o span) span {
-	if s.empty() {
-		return o
-	}
 	return span{min(s.first, o.first), max(s.last, o.last)}
 }
 
@@ -207,9 +211,9 @@ func (q *inbox) noticeLocked() (item, bool) {
 		q.notice = 0
 		return it, true
 	}
-	if !q.givenUp.empty() { // behind the notice of a commit: what is given up was frozen after that
-		it := item{abandoned: q.givenUp}
-		q.givenUp = span{}
+	if len(q.givenUp) > 0 { // behind the notice of a commit: what is given up was frozen after that
+		it := item{abandoned: q.givenUp[0]}
+		q.givenUp = q.givenUp[1:]
 		return it, true
 	}
 	if q.stored != 0 {

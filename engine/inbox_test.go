@@ -183,3 +183,23 @@ func awaitAny(ctx context.Context, q *inbox) (item, bool) {
 		}
 	}
 }
+
+// A checkpoint between two that were given up goes on: its barrier is to pass a task that hears of both at once.
+func TestWhatIsGivenUpIsExact(t *testing.T) {
+	for _, c := range []struct{ given, heard []span }{
+		{[]span{{7, 7}, {9, 9}}, []span{{7, 7}, {9, 9}}},
+		{[]span{{7, 7}, {8, 9}}, []span{{7, 9}}},
+		{[]span{{9, 9}, {8, 9}}, []span{{8, 9}}},
+		{[]span{{9, 9}, {7, 7}, {8, 8}}, []span{{9, 9}, {7, 8}}},
+	} {
+		q := newInbox(10)
+		for _, s := range c.given {
+			q.abandon(s)
+		}
+		var heard []span
+		for it, ok := q.tryPopNotice(); ok; it, ok = q.tryPopNotice() {
+			heard = append(heard, it.abandoned)
+		}
+		require.Equal(t, c.heard, heard)
+	}
+}
