@@ -113,6 +113,16 @@ func (a *attempt) onJoined(err error) error {
 		return fmt.Errorf("take in %d partitions: %w", len(in.since), err)
 	}
 	failpoint.Hit(failpoint.JoinBefore)
+	if err := a.takeAllIn(in); err != nil {
+		in.close() // the rest
+		return err
+	}
+	failpoint.Hit(failpoint.JoinAfter)
+	return a.reconcile()
+}
+
+// takeAllIn starts the tasks of an intake, which after an error has those left that were not started.
+func (a *attempt) takeAllIn(in *intake) error {
 	a.lastID = max(a.lastID, in.lastID)
 	if err := a.execute(a.co.Raise(a.now(), in.lastID)); err != nil {
 		return err
@@ -120,8 +130,14 @@ func (a *attempt) onJoined(err error) error {
 	if len(in.ends) > 0 {
 		a.source.SetEnds(in.ends)
 	}
-	early := false
-	for _, t := range in.tasks {
+	early, tasks := false, in.tasks
+	for _, t := range tasks {
+		select {
+		case <-a.resuming: // as in onJoined, when the task before this one brought a checkpoint to its timeout
+		case <-a.ctx.Done():
+			return a.ctx.Err()
+		}
+		in.tasks = in.tasks[1:]
 		if err := a.takeIn(t); err != nil {
 			return err
 		}
@@ -132,9 +148,8 @@ func (a *attempt) onJoined(err error) error {
 			return err
 		}
 	}
-	failpoint.Hit(failpoint.JoinAfter)
-	a.tellJoined(in)
-	return a.reconcile()
+	a.tellJoined(in.partitions(), tasks)
+	return nil
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -151,11 +166,6 @@ func isClosed(c <-chan struct{}) bool {
 // cover them. Kept back to the end, such a trigger would come after they were taken for covered, and what they emit would
 // be in its transaction without their positions.
 func (a *attempt) takeIn(t *owned) error {
-	select {
-	case <-a.resuming: // as in onJoined, when the task before this one brought a checkpoint to its timeout
-	case <-a.ctx.Done():
-		return a.ctx.Err()
-	}
 	a.admit(t)
 	a.startTask(t)
 	if err := a.execute(a.co.AddTask(a.now(), t.id)); err != nil {
@@ -172,11 +182,11 @@ func (a *attempt) takeIn(t *owned) error {
 }
 
 // tellJoined tells listener and local copy what was taken in.
-func (a *attempt) tellJoined(in *intake) {
+func (a *attempt) tellJoined(tps []element.TopicPartition, tasks []*owned) {
 	if a.r.lis.Joined != nil {
-		a.r.lis.Joined(in.partitions())
+		a.r.lis.Joined(tps)
 	}
-	a.tellLocal(in.tasks)
+	a.tellLocal(tasks)
 }
 
 // tellLocal tells the local copy what is committed of tasks.
