@@ -69,7 +69,8 @@
 //	P4  A delayed copy of a commit can set the group back to a complete checkpoint of the same generation, until the next
 //	    commit; so the checkpoint before the last one has to be kept, and a start goes on from it.
 //	P5  Nothing is held up: Produce works between Seal and Commit, and no lock is held while records are handed over.
-//	P6  What the instance left open when it made transactions before is ended by the first Init.
+//	P6  What the instance left open when it made transactions before is ended by the first Init, what instances that are gone
+//	    left, by FenceGone.
 //	P7  The offsets of very many partitions go in several requests, which nothing ties together: after one that fails some
 //	    partitions stand at the checkpoint and the others at the one before, both of them complete. The class is Unconfirmed
 //	    then, or harder, so that nobody takes either for certain.

@@ -68,3 +68,24 @@ func TestWhoLivesIsAskedBeforeEachFence(t *testing.T) {
 	require.NoError(t, e.checkpoint(back, 1, "1"))
 	require.ElementsMatch(t, []string{"i3", "1"}, e.read(e.out))
 }
+
+// What an instance with transactions has left open holds up readers, and the stable read of a successor without: that one ends
+// it, too.
+func TestPlainEndsWhatIsLeftByInstancesThatAreGone(t *testing.T) {
+	e := newEnv(t)
+	successor := e.plain()
+	other := e.manager(func(c *Config) { c.Instance = "i2" })
+	require.NoError(t, e.checkpoint(other, 1, "one"))
+	e.produce(other, "of the dead")
+	require.NoError(t, other.current().cl.Flush(e.ctx))
+	fence := func(living ...string) []string {
+		ids, err := successor.FenceGone(e.ctx, []string{"i1", "i2"}, func(context.Context) ([]string, error) { return living, nil })
+		require.NoError(t, err)
+		return ids
+	}
+	require.Empty(t, fence("i2"), "it lives")
+	require.Equal(t, []string{TransactionalID(e.group, "i2", other.machine.Current())}, fence())
+	require.NoError(t, e.plainCheckpoint(successor, 2, "two"))
+	require.ElementsMatch(t, []string{"one", "two"}, e.read(e.out), "read fails if the transaction is still open")
+	e.requireCommitted(2)
+}

@@ -331,9 +331,9 @@ func (p *Plain) Abort(ctx context.Context) error {
 	return nil
 }
 
-// FenceGone has nothing to do: whoever is gone left nothing open. Its signature is the Manager's.
-func (p *Plain) FenceGone(context.Context, []string, func(context.Context) ([]string, error)) ([]string, error) {
-	return nil, nil
+// FenceGone is the Manager's: who is gone may have made transactions.
+func (p *Plain) FenceGone(ctx context.Context, instances []string, living func(context.Context) ([]string, error)) ([]string, error) {
+	return p.cfg.FenceGone(ctx, instances, living)
 }
 
 // Close ends the client for good.
