@@ -92,7 +92,8 @@ type Position struct {
 	PartitionCount int32
 	// Offset is the next offset to read.
 	Offset int64
-	// LeaderEpoch is the epoch of the last record below Offset, -1 if not known.
+	// LeaderEpoch is the epoch of the last offset below Offset, or a later one; -1 if not known. With an earlier one the broker
+	// says that the epoch ended below Offset, which is the sign of a log that was cut back.
 	LeaderEpoch int32
 }
 

@@ -252,9 +252,8 @@ func (t *task) process(d element.Delivery) error {
 	if err := t.state.EndBatch(); err != nil {
 		return fmt.Errorf("task %s at offset %d: %w", t.id, d.Next, err)
 	}
-	t.position.Offset = d.Next
-	if d.LeaderEpoch >= 0 {
-		t.position.LeaderEpoch = d.LeaderEpoch
+	if d.Next > t.position.Offset { // an epoch that is not known replaces one that is: it was that of what is before a gap
+		t.position.Offset, t.position.LeaderEpoch = d.Next, d.LeaderEpoch
 	}
 	t.stats.records.Add(int64(len(d.Records)))
 	t.checkLimit()

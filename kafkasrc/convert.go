@@ -51,8 +51,8 @@ func convert(tp element.TopicPartition, from, end int64, in []*kgo.Record) eleme
 		}
 		d.Records = append(d.Records, out)
 	}
-	if d.Ended {
-		d.Next = max(d.Next, end)
+	if d.Ended && d.Next < end {
+		d.Next, d.LeaderEpoch = end, -1 // another leader may have written what was in the gap
 	}
 	return d
 }

@@ -76,7 +76,7 @@ func (f *Fetcher) classify(tp element.TopicPartition, err error) error {
 	switch {
 	case errors.As(err, &loss):
 		return fault.Stopf(fault.OffsetGone,
-			"%v: the position is %d but the log was cut back to %d (records that were read and committed are lost on the broker): restore an older checkpoint, or start the application anew: %w",
+			"%v: the position is %d but the log was cut back to %d (records that were read and committed are lost on the broker): start from a savepoint with an earlier position, or begin anew, after a reset or under another application name: %w",
 			tp, loss.ConsumedTo, loss.ResetTo, err)
 	case errors.As(err, &large):
 		return fault.Stopf(fault.BadRecord, "%v offset %d: the batch is larger than the limit when unpacked: %w", tp, large.Offset, err)

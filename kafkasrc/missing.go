@@ -128,7 +128,7 @@ func (f *Fetcher) offsetGone(ctx context.Context, s *stream, cause error) error 
 			return err
 		}
 	case s.next > last:
-		return gone(s.TopicPartition, s.next, fmt.Sprintf("it has offsets %d to %d: the log was cut back, or the topic was created again; restore an older checkpoint, or start under another application name", first, last), cause)
+		return gone(s.TopicPartition, s.next, fmt.Sprintf("it has offsets %d to %d: the log was cut back, or the topic was created again; start from a savepoint with an earlier position, or begin anew, after a reset or under another application name", first, last), cause)
 	case s.again == maxAgain:
 		return gone(s.TopicPartition, s.next, fmt.Sprintf("says the broker, which also says that it has offsets %d to %d", first, last), cause)
 	default: // it is there by now, or again: a new leader may have answered

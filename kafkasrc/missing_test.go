@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
@@ -136,4 +137,23 @@ func TestAPositionAboveTheLogStopsWithAnyPolicy(t *testing.T) {
 	b.counted(t, client(t, b.cfg), 0, 0, 1)
 	r, _ := b.onMissing(t, EarliestOnMissing, b.at(0, 9))
 	requireStop(t, r.fails(t), fault.OffsetGone, "offset 9", "0 to 1", "cut back")
+}
+
+// The broker says where the epoch of the last record ended: below the position, so what was read there is another log's.
+func TestAPositionAboveTheEndOfItsEpochStops(t *testing.T) {
+	testbed.Alongside(t)
+	b, c := fakeBed(t, 1, "a partition that gets another leader, on demand", kfake.NumBrokers(2))
+	cl := client(t, b.cfg)
+	b.counted(t, cl, 0, 0, 5)
+	for i := range int32(2) {
+		require.NoError(t, c.MoveTopicPartition(b.in, 0, i))
+		b.counted(t, cl, 0, 5+5*int(i), 5)
+	}
+	p := b.at(0, 8)
+	p.LeaderEpoch = 0
+	r, _ := b.onMissing(t, EarliestOnMissing, p)
+	requireStop(t, r.fails(t), fault.OffsetGone, "position is 8", "cut back to 5", "savepoint with an earlier position", "reset")
+	p.Offset = 5
+	r = b.read(t, p)
+	r.reaches(t, b.tp(0), 15)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/fault"
@@ -106,6 +107,32 @@ func TestC15_WhatIsLeftIsNothing(t *testing.T) {
 	b.keepsUp("empty")
 	require.NoError(t, stop())
 	require.Equal(t, append(upTo(0, 5), 10), b.output())
+}
+
+// What was passed over was written in a later leader epoch than what was read: the position behind it is none of the earlier one.
+func TestC15_TheLeaderChangesInTheGap(t *testing.T) {
+	testbed.Alongside(t)
+	tb, fake := testbed.NewFake(t, "a partition that gets another leader, on demand", kfake.NumBrokers(2))
+	b := bedOn(t, tb)
+	b.writes(0, 0, 5, nil)
+	stop := b.start(passPlan(t, "led"), b.config())
+	b.keepsUp("led")
+	require.NoError(t, stop())
+	for i := range int32(4) {
+		require.NoError(t, fake.MoveTopicPartition(inTopic(), 0, i%2))
+		b.writes(0, 5+5*int(i), 5, nil)
+	}
+	b.deletes(0, 12)
+	latest := passPlan(t, "led", topology.OnMissing(topology.MissingLatest))
+	stop = b.start(latest, b.config())
+	b.keepsUp("led")
+	require.NoError(t, stop())
+	stop = b.start(latest, b.config()) // from the position behind the gap, of which no record was read
+	b.keepsUp("led")
+	b.writes(0, 25, 3, nil)
+	b.keepsUp("led")
+	require.NoError(t, stop())
+	require.Equal(t, append(upTo(0, 5), upTo(25, 28)...), b.output())
 }
 
 func TestC15_LatestIsForThePartitionsOfTheFirstStart(t *testing.T) {
