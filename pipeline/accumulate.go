@@ -80,7 +80,8 @@ func (c *cell) add(f aggFunc, v *json.Value) error {
 	return nil
 }
 
-// addNumber keeps sums of whole numbers exact. From the first float on the sum is a float.
+// addNumber keeps sums of whole numbers exact. From the first float on the sum is a float, which is finite as long as what
+// comes is.
 func (c *cell) addNumber(v *json.Value) error {
 	if err := checkNumber(v); err != nil {
 		return err
@@ -95,10 +96,22 @@ func (c *cell) addNumber(v *json.Value) error {
 		}
 		c.v = json.IntValue(sum)
 	default:
-		c.v = json.FloatValue(asFloat(&c.v) + asFloat(v))
+		a, b := asFloat(&c.v), asFloat(v)
+		sum := a + b
+		if math.IsInf(sum, 0) && !math.IsInf(a, 0) && !math.IsInf(b, 0) {
+			return floatOverflow{} // an infinite sum would stay so, and JSON has no form for it
+		}
+		c.v = json.FloatValue(sum)
 	}
 	return nil
 }
+
+// floatOverflow is the topology.ErrOverflow of floats.
+type floatOverflow struct{}
+
+func (floatOverflow) Error() string { return "float64 overflow" }
+
+func (floatOverflow) Unwrap() error { return topology.ErrOverflow }
 
 func checkNumber(v *json.Value) error {
 	switch v.Kind() {

@@ -54,6 +54,23 @@ func TestASumIsAFloatFromTheFirstFloatOn(t *testing.T) {
 	require.Equal(t, 4.0, result(&c, aggSum))
 }
 
+func TestASumThatLeavesTheRangeOfFloatsIsAnError(t *testing.T) {
+	for _, f := range []aggFunc{aggSum, aggAvg} {
+		for _, sign := range []float64{1, -1} {
+			var c cell
+			require.NoError(t, add(&c, f, sign*math.MaxFloat64))
+			err := add(&c, f, sign*math.MaxFloat64)
+			require.ErrorIs(t, err, topology.ErrOverflow)
+			require.EqualError(t, err, "float64 overflow")
+			require.NoError(t, add(&c, f, sign)) // too small to change it
+		}
+		var c cell
+		require.NoError(t, add(&c, f, 1.5))
+		require.NoError(t, add(&c, f, math.Inf(1))) // what came in infinite has an infinite sum
+		require.Equal(t, math.Inf(1), result(&c, f))
+	}
+}
+
 func TestExtremesCompareByExactValue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.OneOf(

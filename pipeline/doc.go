@@ -27,11 +27,12 @@
 // Invariants:
 //
 //	I1  The same record and state give the same output at every time on every host: the language has no clock, no
-//	    time zone, no randomness and no side effect here.
+//	    time zone, no randomness, no order of a map and no side effect here.
 //	I2  An evaluation is bounded: length and nodes of the source, a memory budget, a budget of iterations, constant
-//	    patterns with RE2.
+//	    patterns with RE2. Texts and lists are some times larger than what they are made of, or checked before they are
+//	    made; what predicates make of them has a budget.
 //	I3  Integers are exact. What leaves the range of int64 is an error of the record, in expressions and in aggregates.
-//	    A sum is a float from the first float on.
+//	    A sum is a float from the first float on, and finite numbers have a finite one.
 //	I4  A missing or null field is an error of the record wherever a number is needed; ?? gives a default.
 //	I5  Constants never change on the way: a number whose text and value differ is refused (see literals.go).
 //	I6  The id of an aggregate's codec lists its fields and functions, so a changed aggregate is noticed at a restore;
@@ -65,6 +66,7 @@
 //	schema.go        schema files
 //	expr.go          compile and evaluate
 //	guards.go        what is changed in the language
+//	functions.go     functions that are exact, ordered and bounded, in place of the language's own
 //	literals.go      constants
 //	access.go        which fields of the value an expression touches
 //	quick.go         what needs no evaluator

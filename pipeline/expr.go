@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -63,6 +64,7 @@ type evaluator struct {
 	env    map[string]any
 	fields map[string]any // of the value
 	steps  int
+	room   int // see maxTextBytes
 }
 
 // compileError is what is wrong with an expression. column counts runes from 1, 0 when there is no place.
@@ -92,14 +94,14 @@ func compile(source string, in environment) (*expression, error) {
 	if err := checkLiterals(source); err != nil {
 		return nil, err
 	}
-	g := &guards{names: map[string]bool{}}
+	g := newGuards()
 	program, err := compileGuarded(source, g, in.value.exprType())
 	if err == nil && g.err != nil {
 		err = g.err
 	}
 	if err == nil && g.names["tombstone"] {
 		// The value may be missing then, so its type is not certain.
-		g = &guards{names: map[string]bool{}}
+		g = newGuards()
 		program, err = compileGuarded(source, g, types.Any)
 	}
 	if err != nil {
@@ -131,7 +133,7 @@ func compileGuarded(source string, g *guards, value types.Type) (program *vm.Pro
 		}),
 		expr.MaxNodes(MaxExpressionNodes),
 		expr.Patch(g),
-	}, guardedFunctions...)
+	}, slices.Concat(guardedFunctions, ownFunctions)...)
 	return expr.Compile(source, options...)
 }
 
@@ -173,7 +175,7 @@ func oneLine(s string) string {
 func newEvaluator() *evaluator {
 	ev := &evaluator{env: make(map[string]any, 8), fields: map[string]any{}}
 	ev.vm.MemoryBudget = memoryBudget
-	ev.env[stepsName] = steps{&ev.steps}
+	ev.env[stepsName] = steps{&ev.steps, &ev.room}
 	return ev
 }
 
@@ -211,7 +213,7 @@ func (e *expression) evalWith(ev *evaluator, r *record, result *json.Value) erro
 	if err := ev.fill(e, r); err != nil {
 		return err
 	}
-	ev.steps = MaxIterations
+	ev.steps, ev.room = MaxIterations, maxTextBytes
 	out, err := ev.vm.Run(e.program, ev.env)
 	// What these alias, a fetch buffer, must not stay alive while no record comes.
 	ev.env["value"] = nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,16 +21,23 @@ import (
 // stepsName is the variable that carries the budget of iterations; $ keeps it out of the reach of the source.
 const stepsName = "$steps"
 
-// steps is the rest of an evaluation's budget. It is a struct because the compiler would follow a bare pointer.
-type steps struct{ left *int }
+// steps is the rest of an evaluation's budget: runs of predicates, and room for what these make. It is a struct because
+// the compiler would follow a bare pointer.
+type steps struct{ left, room *int }
 
 var errTooManyIterations = fmt.Errorf("more than %d iterations over lists for one record", MaxIterations)
 
 // guards changes an expression while it is compiled: arithmetic on integers that would wrap around fails instead, and
-// every run of a predicate counts. It also notes which variables are used and refuses what cannot be bounded.
+// every run of a predicate counts, as does what it makes. It also notes which variables are used and refuses what cannot
+// be bounded.
 type guards struct {
-	names map[string]bool
-	err   error
+	names   map[string]bool
+	charged map[ast.Node]bool // what has its charge, or needs none
+	err     error
+}
+
+func newGuards() *guards {
+	return &guards{names: map[string]bool{}, charged: map[ast.Node]bool{}}
 }
 
 // Visit implements ast.Visitor; children come before their parents.
@@ -44,6 +52,9 @@ func (g *guards) Visit(node *ast.Node) {
 		if fn, ok := checkedOperators[n.Operator]; ok {
 			ast.Patch(node, call(fn, n.Left, n.Right))
 		}
+		if n.Operator == ".." && !constantRange(n) {
+			ast.Patch(node, call("$range", n.Left, n.Right))
+		}
 		if n.Operator == "matches" {
 			if _, constant := n.Right.(*ast.StringNode); !constant {
 				g.refuse(n, "the pattern of matches must be a text constant")
@@ -54,12 +65,36 @@ func (g *guards) Visit(node *ast.Node) {
 			ast.Patch(node, call("$sub", &ast.IntegerNode{Value: 0}, n.Node))
 		}
 	case *ast.PredicateNode:
+		ast.Walk(&n.Node, visitor(g.charge))
 		n.Node = counted(n.Node)
+	case *ast.MemberNode:
+		n.Property = indexed(n.Property)
+	case *ast.SliceNode:
+		n.From, n.To = indexed(n.From), indexed(n.To)
 	case *ast.BuiltinNode:
-		if n.Name == "sum" {
+		switch {
+		case n.Name == "sum":
 			g.sum(node, n)
+		case n.Name == "get" && len(n.Arguments) == 2:
+			n.Arguments[1] = indexed(n.Arguments[1])
 		}
 	}
+}
+
+// indexed puts a check around an index that may be a float, which the language cuts to an integer.
+func indexed(n ast.Node) ast.Node {
+	switch p := n.(type) {
+	case nil, *ast.StringNode:
+		return n
+	case *ast.PointerNode:
+		if p.Name == "index" {
+			return n
+		}
+	}
+	if _, ok := wholeConstant(n); ok {
+		return n
+	}
+	return call("$index", n)
 }
 
 func (g *guards) refuse(n ast.Node, msg string) {
@@ -80,13 +115,82 @@ func (g *guards) sum(node *ast.Node, n *ast.BuiltinNode) {
 			return
 		}
 		element = p.Node
+		// A text ends the evaluation: it cannot be added to the number that came before. So it needs no charge.
+		_, stepped := called(element)
+		if name, charged := called(stepped[1]); name == "$charge" {
+			stepped[1] = charged[1]
+		}
 	} else {
 		element = counted(element)
 	}
 	body := call("$add", &ast.PointerNode{Name: "acc"}, element)
+	g.charged[body] = true
 	ast.Patch(node, &ast.BuiltinNode{Name: "reduce", Arguments: []ast.Node{
 		n.Arguments[0], &ast.PredicateNode{Node: body}, &ast.IntegerNode{},
 	}})
+}
+
+// makers are functions that make texts or lists: by no more than some times what they get, or checked. Only a predicate
+// can run them often enough to matter.
+var makers = map[string]bool{
+	"$add": true, "$range": true, "replace": true, "join": true, "split": true, "splitAfter": true, "string": true, "upper": true, "lower": true,
+	"toJSON": true, "fromJSON": true, "toBase64": true, "fromBase64": true, "keys": true, "values": true, "toPairs": true, "fromPairs": true,
+}
+
+// charge puts the charge around a maker inside of a predicate.
+func (g *guards) charge(node *ast.Node) {
+	name, args := called(*node)
+	if !makers[name] || g.charged[*node] {
+		return
+	}
+	g.charged[*node] = true
+	switch {
+	case name == "$add" && slices.ContainsFunc(args, isNumeric):
+	case name == "fromJSON" && len(args) == 1: // the size of a value is not at hand; that of its text is
+		args[0] = call("$charge", &ast.IdentifierNode{Value: stepsName}, args[0], &ast.IntegerNode{Value: 8})
+	default:
+		inner := *node
+		ast.Patch(node, call("$charge", &ast.IdentifierNode{Value: stepsName}, inner))
+	}
+}
+
+// called gives the name of the function that a node calls, and its arguments.
+func called(n ast.Node) (string, []ast.Node) {
+	switch n := n.(type) {
+	case *ast.BuiltinNode:
+		return n.Name, n.Arguments
+	case *ast.CallNode:
+		if fn, ok := n.Callee.(*ast.IdentifierNode); ok {
+			return fn.Value, n.Arguments
+		}
+	}
+	return "", nil
+}
+
+// isNumeric says that a node gives a number or fails.
+func isNumeric(n ast.Node) bool {
+	name, _ := called(n)
+	return isNumber(n) || name == "$mul" || name == "$sub"
+}
+
+// constantRange says that the bounds are constants and their distance fits, so that the language's own range is right.
+func constantRange(n *ast.BinaryNode) bool {
+	from, okFrom := wholeConstant(n.Left)
+	to, okTo := wholeConstant(n.Right)
+	_, fits := subInt64(to, from)
+	return okFrom && okTo && fits
+}
+
+func wholeConstant(n ast.Node) (int64, bool) {
+	switch n := n.(type) {
+	case *ast.IntegerNode:
+		return int64(n.Value), true
+	case *ast.UnaryNode:
+		if i, ok := n.Node.(*ast.IntegerNode); ok && n.Operator == "-" {
+			return -int64(i.Value), true
+		}
+	}
+	return 0, false
 }
 
 func isNumber(n ast.Node) bool {
@@ -124,9 +228,10 @@ var guardedFunctions = []expr.Option{
 	expr.DisableBuiltin("now"), expr.DisableBuiltin("timezone"), expr.DisableBuiltin("date"),
 	expr.DisableBuiltin("repeat"), expr.DisableBuiltin("uniq"),
 	expr.Function("$step", step, new(func(steps, any) any)),
-	expr.Function("$add", checked(addInt64, runtime.Add), new(func(any, any) any)),
-	expr.Function("$sub", checked(subInt64, runtime.Subtract), new(func(any, any) any)),
-	expr.Function("$mul", checked(mulInt64, runtime.Multiply), new(func(any, any) any)),
+	expr.Function("$charge", charge, new(func(steps, any) any), new(func(steps, any, int) any)),
+	expr.Function("$add", checked(addInt64, addOthers), new(func(any, any) any)),
+	expr.Function("$sub", checked(subInt64, failing(runtime.Subtract)), new(func(any, any) any)),
+	expr.Function("$mul", checked(mulInt64, failing(runtime.Multiply)), new(func(any, any) any)),
 	expr.Function("int", toInt, new(func(any) int)),
 	expr.Function("millis", millis, new(func(string) int), new(func(string, string) int)),
 }
@@ -158,15 +263,15 @@ func step(args ...any) (any, error) {
 }
 
 // checked gives the operator that computes integers exactly and leaves all else to the language.
-func checked(ints func(a, b int64) (int64, bool), others func(a, b any) any) func(args ...any) (any, error) {
+func checked(ints func(a, b int64) (int64, bool), others func(a, b any) (any, error)) func(args ...any) (any, error) {
 	return func(args ...any) (any, error) {
 		a, ok := asInt64(args[0])
 		if !ok {
-			return others(args[0], args[1]), nil
+			return others(args[0], args[1])
 		}
 		b, ok := asInt64(args[1])
 		if !ok {
-			return others(args[0], args[1]), nil
+			return others(args[0], args[1])
 		}
 		v, ok := ints(a, b)
 		if !ok {
@@ -174,6 +279,11 @@ func checked(ints func(a, b int64) (int64, bool), others func(a, b any) any) fun
 		}
 		return int(v), nil
 	}
+}
+
+// failing is an operator of the language, which panics where it does not apply; the evaluator makes that an error.
+func failing(operator func(a, b any) any) func(a, b any) (any, error) {
+	return func(a, b any) (any, error) { return operator(a, b), nil }
 }
 
 func asInt64(v any) (int64, bool) {

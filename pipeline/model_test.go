@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"slices"
 	"strings"
@@ -91,7 +92,11 @@ func (c modelCell) fold(fn string, v any) (modelCell, error) {
 			}
 			return v.(float64)
 		}
-		c.v = toFloat(c.v) + toFloat(v)
+		sum := toFloat(c.v) + toFloat(v)
+		if math.IsInf(sum, 0) && !math.IsInf(toFloat(c.v), 0) && !math.IsInf(toFloat(v), 0) {
+			return c, topology.ErrOverflow
+		}
+		c.v = sum
 	case "min", "max":
 		_, text := v.(string)
 		if err := number("a number or a text"); !text && err != nil {
