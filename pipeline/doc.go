@@ -67,6 +67,7 @@
 //	expr.go          compile and evaluate
 //	guards.go        what is changed in the language
 //	functions.go     functions that are exact, ordered and bounded, in place of the language's own
+//	compare.go       equality of objects and lists, sorting
 //	literals.go      constants
 //	access.go        which fields of the value an expression touches
 //	quick.go         what needs no evaluator

@@ -133,7 +133,7 @@ func compileGuarded(source string, g *guards, value types.Type) (program *vm.Pro
 		}),
 		expr.MaxNodes(MaxExpressionNodes),
 		expr.Patch(g),
-	}, slices.Concat(guardedFunctions, ownFunctions)...)
+	}, slices.Concat(guardedFunctions, ownFunctions, comparing)...)
 	return expr.Compile(source, options...)
 }
 

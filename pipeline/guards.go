@@ -52,6 +52,7 @@ func (g *guards) Visit(node *ast.Node) {
 		if fn, ok := checkedOperators[n.Operator]; ok {
 			ast.Patch(node, call(fn, n.Left, n.Right))
 		}
+		comparison(node, n)
 		if n.Operator == ".." && !constantRange(n) {
 			ast.Patch(node, call("$range", n.Left, n.Right))
 		}
@@ -75,6 +76,8 @@ func (g *guards) Visit(node *ast.Node) {
 		switch {
 		case n.Name == "sum":
 			g.sum(node, n)
+		case n.Name == "sortBy":
+			sortBy(node, n)
 		case n.Name == "get" && len(n.Arguments) == 2:
 			n.Arguments[1] = indexed(n.Arguments[1])
 		}
@@ -134,7 +137,7 @@ func (g *guards) sum(node *ast.Node, n *ast.BuiltinNode) {
 // can run them often enough to matter.
 var makers = map[string]bool{
 	"$add": true, "$range": true, "replace": true, "join": true, "split": true, "splitAfter": true, "string": true, "upper": true, "lower": true,
-	"toJSON": true, "fromJSON": true, "toBase64": true, "fromBase64": true, "keys": true, "values": true, "toPairs": true, "fromPairs": true,
+	"toJSON": true, "fromJSON": true, "toBase64": true, "fromBase64": true, "keys": true, "values": true, "toPairs": true, "fromPairs": true, "sort": true,
 }
 
 // charge puts the charge around a maker inside of a predicate.
