@@ -14,6 +14,12 @@ type Entry struct {
 	Deleted bool   // tombstone: the key is gone
 }
 
+// Limits of one key or value in a run, in bytes.
+const (
+	MaxKeySize   = 16 << 20
+	MaxValueSize = 256 << 20
+)
+
 // A run is: header, blocks, end mark, footer. docs/format/run.md has the bytes.
 const (
 	runMagic   = "MWRN"
@@ -22,9 +28,7 @@ const (
 	blockSize = 32 << 10
 	blockHead = 16 // payload length, state, entries, CRC32C over these three and the payload; 4 bytes each
 
-	maxKeySize   = 16 << 20
-	maxValueSize = 256 << 20
-	maxBlock     = maxKeySize + maxValueSize + blockSize + 64
+	maxBlock = MaxKeySize + MaxValueSize + blockSize + 64
 	// maxRunHead bounds header and footer: 1,024 states of three names each.
 	maxRunHead = 2 << 20
 	runTail    = 8 // footer length, CRC32C

@@ -94,10 +94,10 @@ func (r *blockReader) nextBlock(inSection bool) (bool, error) {
 func (r *blockReader) nextEntry(first bool) error {
 	c := cursor{b: r.payload}
 	shared, unshared, value := c.uvarint("entry"), c.uvarint("entry"), c.uvarint("entry")
-	if c.err == nil && (shared > uint64(len(r.key)) || (first && shared != 0) || unshared > maxKeySize || shared+unshared > maxKeySize) {
+	if c.err == nil && (shared > uint64(len(r.key)) || (first && shared != 0) || unshared > MaxKeySize || shared+unshared > MaxKeySize) {
 		c.fail("entry with a key that shares %d bytes of %d and has %d more", shared, len(r.key), unshared)
 	}
-	if value > maxValueSize+1 {
+	if value > MaxValueSize+1 {
 		c.fail("entry with a value of %d bytes", value-1)
 	}
 	suffix := c.take(int(unshared), "key")

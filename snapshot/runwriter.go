@@ -8,6 +8,8 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+
+	"github.com/millweir/millweir/internal/fault"
 )
 
 // runWriter writes runs one after the other to one stream. It allocates nothing per entry.
@@ -73,9 +75,9 @@ func (w *runWriter) add(e *Entry) error {
 	if e.Deleted && w.head.Full {
 		return fmt.Errorf("snapshot: task %s: state %s: a tombstone in the whole state", w.head.Task, w.head.States[e.State].Name)
 	}
-	if len(e.Key) > maxKeySize || len(e.Value) > maxValueSize {
-		return fmt.Errorf("snapshot: task %s: state %s: entry with a key of %d and a value of %d bytes, at most %d and %d are allowed",
-			w.head.Task, w.head.States[e.State].Name, len(e.Key), len(e.Value), maxKeySize, maxValueSize)
+	if len(e.Key) > MaxKeySize || len(e.Value) > MaxValueSize {
+		return fault.Stopf(fault.BadRecord, "task %s: state %s: entry with a key of %d and a value of %d bytes, at most %d and %d are allowed",
+			w.head.Task, w.head.States[e.State].Name, len(e.Key), len(e.Value), MaxKeySize, MaxValueSize)
 	}
 	if len(w.block) == 0 {
 		w.block = append(w.block, make([]byte, blockHead)...)

@@ -11,9 +11,10 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 )
 
-// Limits of one key or value, and the default limit of one store's arena.
+// Limits of one key or value, which are no larger than those of the files of checkpoints, and the default limit of one
+// store's arena.
 const (
-	MaxKeySize      = 64 << 20
+	MaxKeySize      = 16 << 20
 	MaxValueSize    = 64 << 20
 	DefaultMaxBytes = 32 << 30 // what 32-bit references reach
 	maxTables       = 1 << 16
@@ -27,7 +28,7 @@ var ErrTooLarge = errors.New("state key or value too large")
 
 // Config bounds one store. The zero value takes the defaults.
 type Config struct {
-	// MaxKeySize and MaxValueSize limit one key or value, in bytes; at most 64 MiB, which is the default.
+	// MaxKeySize and MaxValueSize limit one key or value, in bytes; at most 16 and 64 MiB, which are the defaults.
 	MaxKeySize, MaxValueSize int
 	// MaxBytes limits the memory for keys and values, superseded ones included; at most 32 GiB, which is the default.
 	MaxBytes int64
