@@ -101,11 +101,7 @@ func writeDurably(file string, b []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
-	dir, err := os.Open(filepath.Dir(file))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return vfs.SyncDir(filepath.Dir(file))
 }
 
 // newIncarnation draws the number of this process start; it is never 0.

@@ -10,7 +10,6 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"sort"
@@ -58,7 +57,7 @@ func openLocal(kind, dir string) (*Local, error) {
 	if err != nil {
 		return nil, fault.Stopf(fault.CheckpointDir, "%s %s: %w", kind, dir, err)
 	}
-	if err := os.MkdirAll(abs, 0o750); err != nil {
+	if err := vfs.MkdirAll(abs, 0o750); err != nil {
 		return nil, fault.Stopf(fault.CheckpointDir, "%s %s cannot be made: %w", kind, abs, err)
 	}
 	l, err := openLocalReadOnly(kind, abs)

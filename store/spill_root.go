@@ -125,8 +125,10 @@ func (p *Spill) createIn(r *spillRoot, ext string, bytes int64) (*os.File, error
 			r.own, r.lock = "", nil
 		}
 	}
-	if err := vfs.MkdirAll(r.dir, 0o750); err != nil {
-		return nil, err
+	if r.own == "" { // the other one is in it
+		if err := vfs.MkdirAll(r.dir, 0o750); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.space(r, bytes); err != nil {
 		return nil, err

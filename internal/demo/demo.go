@@ -20,6 +20,7 @@ import (
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/internal/verify"
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 const (
@@ -103,7 +104,7 @@ func (r *run) makeDir() (temporary bool, err error) {
 	if r.result.Dir, err = filepath.Abs(r.cfg.Dir); err != nil {
 		return false, err
 	}
-	if err = os.MkdirAll(r.result.Dir, 0o755); err == nil {
+	if err = vfs.MkdirAll(r.result.Dir, 0o755); err == nil {
 		var entries []os.DirEntry
 		if entries, err = os.ReadDir(r.result.Dir); err == nil && len(entries) > 0 {
 			err = fault.Stopf(fault.Usage, "%s is not empty: name a new directory", r.result.Dir)

@@ -49,7 +49,7 @@ var allowed = map[string][]string{
 	"internal/testbed":          {"integration/kafkatest", franz},
 	"internal/embedded":         {"internal/fault", "internal/vfs", franz},
 	"internal/verify":           {"internal/fault", "internal/kafka", franz},
-	"internal/demo":             {"internal/fault", "internal/kafka", "internal/embedded", "internal/verify", "examples", "element", franz},
+	"internal/demo":             {"internal/fault", "internal/vfs", "internal/kafka", "internal/embedded", "internal/verify", "examples", "element", franz},
 	"internal/sabotage":         {"element", "checkpoint", "snapshot", "engine"},
 	"internal/sim":              {"element", "checkpoint", "txn", "snapshot", "engine/gate", "internal/fault", franz},
 	"internal/synctests":        {"*"},

@@ -129,3 +129,20 @@ func TestNoStrayPrints(t *testing.T) {
 		})
 	})
 }
+
+// os.MkdirAll leaves a name that a power cut takes away, with all that is below it.
+func TestDirectoriesAreMadeDurably(t *testing.T) {
+	sources(t, func(file string, fset *token.FileSet, f *ast.File) {
+		if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "internal/vfs/") || strings.HasPrefix(file, "integration/") {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && (sel.Sel.Name == "MkdirAll" || sel.Sel.Name == "Mkdir") {
+				if id, ok := sel.X.(*ast.Ident); ok && id.Name == "os" {
+					t.Errorf("%s: os.%s: vfs.MkdirAll makes the name durable", fset.Position(n.Pos()), sel.Sel.Name)
+				}
+			}
+			return true
+		})
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 )
 
@@ -77,12 +78,46 @@ func (e *NotDirError) Error() string { return e.Name + " is " + e.What + ", not 
 // Unwrap gives the cause.
 func (e *NotDirError) Unwrap() error { return e.Err }
 
-// MkdirAll is os.MkdirAll by a path of the system. Links to directories are followed. What is in the way is a NotDirError.
-func MkdirAll(dir string, perm fs.FileMode) error {
-	err := os.MkdirAll(dir, perm)
-	if err == nil {
-		return nil
+// MkdirAll is os.MkdirAll by a path of the system, and each name that it makes is durable before the next one is made. Links
+// to directories are followed. What is in the way is a NotDirError.
+func MkdirAll(dir string, perm fs.FileMode) error { return mkdirAll(dir, perm, SyncDir) }
+
+func mkdirAll(dir string, perm fs.FileMode, sync func(dir string) error) error {
+	dir = filepath.Clean(dir)
+	var missing []string // the deepest first
+	at := dir
+	for ; at != filepath.Dir(at); at = filepath.Dir(at) {
+		if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		missing = append(missing, at)
 	}
+	_ = sync(filepath.Dir(at)) // who made it may have been killed right then; it may also be the system's, where this is refused
+	for _, name := range slices.Backward(missing) {
+		if err := os.MkdirAll(name, perm); err != nil {
+			return inTheWay(name, err)
+		}
+		if err := sync(filepath.Dir(name)); err != nil && !errors.Is(err, fs.ErrPermission) { // it may be written and not read
+			return err
+		}
+	}
+	if err := os.MkdirAll(dir, perm); err != nil { // what is there may be something else
+		return inTheWay(dir, err)
+	}
+	return nil
+}
+
+// SyncDir fsyncs a directory by its path in the system: the names in it are durable then.
+func SyncDir(dir string) error {
+	d, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0) // what is none is not waited for
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// inTheWay finds what keeps a directory from being made.
+func inTheWay(dir string, err error) error {
 	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
 		info, lerr := os.Lstat(at)
 		if lerr != nil {

@@ -3,6 +3,7 @@ package vfs
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,11 +41,13 @@ func TestWhatIsNoFileIsNamedByItsPath(t *testing.T) {
 			}
 			require.NoFileExists(t, name+"-gone")
 			if !kind.Directory() {
-				err := MkdirAll(filepath.Join(name, "x", "y"), 0o750)
-				var no *NotDirError
-				require.ErrorAs(t, err, &no)
-				require.Equal(t, name, no.Name)
-				require.Contains(t, err.Error(), name+" is "+kind.What)
+				for _, dir := range []string{filepath.Join(name, "x", "y"), filepath.Join(name, "x"), name} {
+					err := MkdirAll(dir, 0o750)
+					var no *NotDirError
+					require.ErrorAs(t, err, &no)
+					require.Equal(t, name, no.Name)
+					require.Contains(t, err.Error(), name+" is "+kind.What)
+				}
 			}
 			if f, err := CreateNew(name, 0o640); kind.Name == "directory with files" {
 				require.Error(t, err)
@@ -81,4 +84,40 @@ func TestFilesByTheirPaths(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrExist)
 	_, err = ReadFile(name, 0)
 	require.ErrorContains(t, err, "longer than 0 bytes")
+}
+
+// A name is durable when the directory that has it was synced after it was made: before anything is made below it.
+func TestADirectoryThatIsMadeIsDurable(t *testing.T) {
+	root := t.TempDir()
+	var synced []string
+	sync := func(dir string) error {
+		below, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+		require.NoError(t, err)
+		if dir != filepath.Dir(root) {
+			require.Empty(t, below, "made before the name above it is durable")
+		}
+		synced = append(synced, dir)
+		return SyncDir(dir)
+	}
+	deep := filepath.Join(root, "a", "b", "c")
+	require.NoError(t, mkdirAll(deep, 0o750, sync))
+	require.DirExists(t, deep)
+	require.Equal(t, []string{filepath.Dir(root), root, filepath.Join(root, "a"), filepath.Join(root, "a", "b")}, synced)
+
+	synced = nil
+	require.NoError(t, mkdirAll(deep, 0o750, sync))
+	require.Equal(t, []string{filepath.Join(root, "a", "b")}, synced, "who made it may have been killed before the sync")
+
+	full := func(dir string) error {
+		if dir == deep {
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	require.ErrorIs(t, mkdirAll(filepath.Join(deep, "d"), 0o750, full), syscall.ENOSPC)
+
+	t.Chdir(root)
+	synced = nil
+	require.NoError(t, mkdirAll("x/y", 0o750, func(dir string) error { synced = append(synced, dir); return nil }))
+	require.Equal(t, []string{".", ".", "x"}, synced)
 }
