@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,8 +28,10 @@ const (
 	controlSuffix = "-control"
 	// controlVersion is that of the records; others are passed over.
 	controlVersion = 1
-	// maxControlRecord bounds a record, maxControlRuns the commands that an instance serves at once.
+	// maxControlRecord bounds a record, maxControlText the partitions in it, about, and the text of an error; maxControlRuns the
+	// commands that an instance serves at once.
 	maxControlRecord = 256 << 10
+	maxControlText   = 32 << 10
 	maxControlRuns   = 8
 	// maxControlKnown bounds the commands that an instance remembers, so as to obey none twice.
 	maxControlKnown = 256
@@ -67,6 +70,8 @@ type controlRecord struct {
 	Patience int64 `json:"patience_ms,omitempty"`
 
 	Reply *Reply `json:"reply,omitempty"`
+	// More: other partitions of the reply follow in another record, and the rest of it again.
+	More bool `json:"more,omitempty"`
 }
 
 // Reply is what one instance says to a command.
@@ -293,10 +298,23 @@ func (c *control) execute(ctx context.Context, rec controlRecord) Reply {
 	return rep
 }
 
-// reply writes a reply. It is the last thing that an instance does which was cancelled.
+// reply writes a reply, in several records when its partitions fill more than one. It is the last thing that an instance does
+// which was cancelled.
 func (c *control) reply(request string, rep Reply) {
-	if err := writeControl(c.work, c.cl, c.s.plan.Application, controlRecord{Request: request, Reply: &rep}); err != nil {
-		c.s.log.Warn("the reply to a command was not written", "request", request, "error", err)
+	rep.Error = strings.ToValidUTF8(rep.Error[:min(len(rep.Error), maxControlText)], "")
+	for rest := rep.Partitions; ; {
+		n, size := 0, 0
+		for ; n < len(rest) && size < maxControlText; n++ {
+			size += len(rest[n]) + len(`"",`)
+		}
+		rep.Partitions, rest = rest[:n], rest[n:]
+		if err := writeControl(c.work, c.cl, c.s.plan.Application, controlRecord{Request: request, Reply: &rep, More: len(rest) > 0}); err != nil {
+			c.s.log.Warn("the reply to a command was not written", "request", request, "error", err)
+			return
+		}
+		if len(rest) == 0 {
+			return
+		}
 	}
 }
 

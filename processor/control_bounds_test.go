@@ -2,9 +2,13 @@ package processor
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,12 +20,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/millweir/millweir/admin"
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/kafkasrc"
+	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 	"github.com/millweir/millweir/txn"
 )
 
@@ -160,4 +167,58 @@ func TestAResetEndsWhatIsLeftOpen(t *testing.T) {
 		require.NoError(t, err)
 		return stable[out].Offset == end[out].Offset
 	}, 5*time.Second, 20*time.Millisecond, "readers wait")
+}
+
+// The reply of an instance with very many partitions is larger than a record of the control topic may be.
+func TestAReplyWithManyPartitions(t *testing.T) {
+	testbed.Alongside(t)
+	tb, _ := testbed.NewFake(t, "a thousand partitions, which take long on a real one")
+	b := bedOn(t, tb)
+	const app, n = "wide", 1100
+	b.groups[app] = true
+	topic := strings.Repeat("w", 249)
+	tb.CreateTopic(topic, n, nil)
+	plan := topology.New(app)
+	topology.ToTopic(topology.FromTopic(plan, "in", topic, serde.Bytes(), serde.Bytes()), "out", outTopic(), serde.Bytes(), serde.Bytes())
+	p, err := plan.Plan()
+	require.NoError(t, err)
+	cfg, o := b.instance("a")
+	stop := b.start(p, cfg)
+	o.says("/readyz", 200, "processing")
+	out, err := SendAll(t.Context(), app, cfg, Send{Command: SavepointCommand, Dir: t.TempDir(), Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	require.NoError(t, out.Err())
+	require.Len(t, out.Replies, 1)
+	require.Len(t, out.Replies[0].Partitions, n)
+	require.True(t, slices.IsSorted(out.Replies[0].Partitions))
+	require.NotEmpty(t, out.Replies[0].Digest)
+	require.NoError(t, stop())
+}
+
+// An error is cut to what a record has room for, and a piece of a reply that comes twice counts once.
+func TestAReplyIsBounded(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	const app = "bounded"
+	p := countPlan(t, app)
+	require.NoError(t, ensureControlTopic(t.Context(), b.cl, app))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), controlPartition)
+	require.NoError(t, err)
+	defer cl.Close()
+	rep := Reply{Part: admin.Part{Instance: "a"}, Error: strings.Repeat("<é", maxControlRecord), Code: fault.Failed}
+	for i := range 3000 {
+		rep.Partitions = append(rep.Partitions, fmt.Sprintf("%s/%04d", strings.Repeat("w", 249), i))
+	}
+	c := &control{s: &service{plan: p, log: slog.New(slog.DiscardHandler)}, cl: cl, work: t.Context()}
+	c.reply("r", rep)
+	s := &sender{cl: cl, request: "r", members: []groupMember{{instance: "a"}}, got: map[string]Reply{}, partitions: map[string][]string{}}
+	s.take(Reply{Part: admin.Part{Instance: "a", Partitions: slices.Clone(rep.Partitions[:500])}}, true)
+	cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{ControlTopic(app): {0: kgo.NewOffset().At(0)}})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s.collect(ctx)
+	require.Equal(t, rep.Partitions, s.got["a"].Partitions)
+	require.Equal(t, fault.Failed, s.got["a"].Code)
+	require.True(t, strings.HasPrefix(rep.Error, s.got["a"].Error))
+	require.Greater(t, len(s.got["a"].Error), maxControlText-4)
 }

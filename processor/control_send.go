@@ -125,7 +125,7 @@ func sendBounded(ctx context.Context, application string, cfg Config, cmd Send) 
 	if err != nil {
 		return Outcome{known: known}, err
 	}
-	s := &sender{application: application, cl: cl, cmd: cmd, members: members, known: known, got: map[string]Reply{}, gone: map[string]time.Time{}}
+	s := &sender{application: application, cl: cl, cmd: cmd, members: members, known: known, got: map[string]Reply{}, partitions: map[string][]string{}, gone: map[string]time.Time{}}
 	if err := s.send(ctx); err != nil {
 		return Outcome{}, err
 	}
@@ -231,6 +231,7 @@ type sender struct {
 	known       []string
 	request     string
 	got         map[string]Reply     // by instance
+	partitions  map[string][]string  // of replies, as far as they have come
 	gone        map[string]time.Time // members that have left without a reply, and since when
 }
 
@@ -269,13 +270,23 @@ func (s *sender) collect(ctx context.Context) {
 		fetches.EachRecord(func(r *kgo.Record) {
 			var rec controlRecord
 			if len(r.Value) <= maxControlRecord && json.Unmarshal(r.Value, &rec) == nil && rec.Version == controlVersion && rec.Request == s.request && rec.Reply != nil {
-				s.got[rec.Reply.Instance] = *rec.Reply
+				s.take(*rec.Reply, rec.More)
 			}
 		})
 		if time.Since(looked) >= memberPoll {
 			looked = time.Now()
 			s.look(ctx)
 		}
+	}
+}
+
+// take takes a reply, or a part of one. A part may come twice, from a client that tries again.
+func (s *sender) take(r Reply, more bool) {
+	r.Partitions = append(r.Partitions, s.partitions[r.Instance]...)
+	slices.Sort(r.Partitions)
+	r.Partitions = slices.Compact(r.Partitions)
+	if s.partitions[r.Instance] = r.Partitions; !more {
+		s.got[r.Instance] = r
 	}
 }
 
