@@ -55,7 +55,8 @@ type Runner struct {
 	cleanedGroup time.Time                          // when CleanGroup was last called
 	granted      atomic.Bool                        // the wish for a savepoint: what is committed comes from it
 	claimed      bool                               // nothing is left of the claimed savepoint, or it is a person's to look at
-	// losses counts the attempts that ended with a loss of ownership, in a row and since the last commit.
+	// losses counts the attempts that ended with a loss of ownership or because the broker asked for it, in a row and since the
+	// last commit.
 	losses int
 	// untidy: transactions under our ids may be open that no attempt has begun since, a predecessor's or one that could not
 	// be aborted.
@@ -153,11 +154,15 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		var delay time.Duration
-		if class == fault.Rejoin {
+		if asked := errors.Is(err, fault.ErrAsked) && r.losses < mostAsked; asked || class == fault.Rejoin {
 			delay = r.lossDelay()
 			r.policy.Left(time.Since(r.start), err, delay)
 			r.losses++
-			lost = err
+			if asked {
+				class, failed = fault.Rejoin, err
+			} else {
+				lost = err
+			}
 		} else {
 			var verdict *restart.Verdict
 			if delay, verdict = r.policy.Failed(time.Since(r.start), err); verdict != nil {
@@ -212,6 +217,10 @@ func (r *Runner) awaitChange(ctx context.Context) {
 
 // redrawDelay is how long a new assignment is waited for at most.
 const redrawDelay = 500 * time.Millisecond
+
+// mostAsked bounds how often in a row, and since the last commit, the broker may ask for another try without the restart strategy
+// counting it: one that never has enough is a failure.
+const mostAsked = 3
 
 // mostLossDelay bounds the delay after losses of ownership. An instance that waits holds partitions that nobody works on.
 const mostLossDelay = 5 * time.Second

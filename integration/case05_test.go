@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/millweir/millweir/engine/restart"
 	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/processor"
 )
@@ -99,8 +100,8 @@ func TestC05_AnotherProducerTakesTheID(t *testing.T) {
 func TestC05_RealAnotherProducerTakesTheID(t *testing.T) { outsideInit(realSite(t, 2)) }
 
 // The broker asks for an abort, or has forgotten the id, in each step of a commit: each time one abort, a rewind of the
-// state in memory to the last commit, and a retry inside of the running process. No file is read again, and nothing else
-// counts as a restart. No healthy broker can be made to answer so: the connections of the service are tapped.
+// state in memory to the last commit, and a retry inside of the running process. No file is read again, and a restart
+// strategy that allows no restart does not see it. No healthy broker can be made to answer so: the connections of the service are tapped.
 func abortableInEachStep(t *testing.T, parallel bool, site func(*testing.T) *site) {
 	for _, e := range []*kerr.Error{kerr.TransactionAbortable, kerr.InvalidProducerIDMapping} {
 		for _, step := range []kmsg.Key{kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn} {
@@ -117,7 +118,9 @@ func abortableInEachStep(t *testing.T, parallel bool, site func(*testing.T) *sit
 func abortable(s *site, step kmsg.Key, e *kerr.Error) {
 	t := s.t
 	var tap testbed.Tap
-	job := s.inside(s.file(counts), func(c *processor.Config) { c.ClientOptions = []kgo.Opt{tap.Opt()} })
+	job := s.inside(s.file(counts), func(c *processor.Config) {
+		c.ClientOptions, c.Restart = []kgo.Opt{tap.Opt()}, restart.Config{Strategy: restart.None}
+	})
 	s.tell(100)
 	job.caughtUp()
 	commit := func(r kmsg.Request) bool {

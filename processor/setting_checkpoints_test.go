@@ -121,7 +121,7 @@ func TestSettingTolerableFailures(t *testing.T) {
 	testbed.Alongside(t)
 	for tolerable, ends := range map[int]bool{1: true, 2: false, -1: false} {
 		s := newSettled(t)
-		s.cfg.CheckpointTimeout, s.cfg.TransactionTimeout = 200*time.Millisecond, 10*time.Minute
+		s.cfg.CheckpointTimeout, s.cfg.TransactionTimeout = 500*time.Millisecond, 10*time.Minute
 		s.cfg.TolerableFailures, s.cfg.Restart = tolerable, restart.Config{Strategy: restart.None}
 		var calls, returned atomic.Int64
 		s.beforePersist(func(ctx context.Context) error {

@@ -182,6 +182,8 @@ func explain(err error) error {
 		return fmt.Errorf("the brokers take no records for a topic of this name: %w", err)
 	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch):
 		return fmt.Errorf("another process uses the same instance id, or the transaction timed out: %w", err)
+	case errors.Is(err, kerr.TransactionAbortable):
+		return fmt.Errorf("%w: %w", fault.ErrAsked, err)
 	}
 	return err
 }

@@ -14,7 +14,7 @@ const (
 	// committed checkpoint. It is what an unclassed error gets.
 	Restart Recovery = iota
 	// Rejoin is Restart after a loss of ownership, or of an id that the broker forgot: nothing has failed, the restart strategy
-	// does not count it. The assignment is awaited anew, without back-off the first time.
+	// does not count it. An attempt that ended with ErrAsked counts as one, too. The assignment is awaited anew, without back-off the first time.
 	Rejoin
 	// Unconfirmed is Restart after a commit whose outcome is unknown: only a stable read of the offsets can say it.
 	Unconfirmed
@@ -36,6 +36,10 @@ func (r Recovery) String() string {
 	}
 	return fmt.Sprintf("recovery(%d)", int(r))
 }
+
+// ErrAsked is in the chain of an error by which the broker asked for an abort and another try. Nothing has failed then, unless
+// it goes on asking.
+var ErrAsked = errors.New("the broker asks for an abort and another try")
 
 // Code is a documented exit code of the process.
 type Code int
