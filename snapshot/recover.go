@@ -258,12 +258,13 @@ func (c *recovery) fits(t *TaskFacts, info *RootInfo, entry *TaskEntry) *Refusal
 		return refuse(ReasonOtherCluster, element.TopicPartition{}, "task %s: checkpoint %s (%s) is of cluster %q, this is %q", t.Task, info.Ref.Name, info.Ref.Path, info.Root.ClusterID, c.in.ClusterID)
 	}
 	if len(entry.Positions) != len(t.Inputs) {
-		return refuse(ReasonPositionDiffers, element.TopicPartition{}, "task %s: checkpoint %s (%s) covers %d inputs, the task has %d", t.Task, info.Ref.Name, info.Ref.Path, len(entry.Positions), len(t.Inputs))
+		return refuse(ReasonOtherInputs, element.TopicPartition{}, "task %s: checkpoint %s (%s) covers %d inputs, the task has %d", t.Task, info.Ref.Name, info.Ref.Path, len(entry.Positions), len(t.Inputs))
 	}
 	for _, p := range entry.Positions {
 		j := slices.IndexFunc(t.Inputs, func(f InputFacts) bool { return f.TopicPartition == p.TopicPartition })
 		if j < 0 {
-			return refuse(ReasonPositionDiffers, p.TopicPartition, "task %s: checkpoint %s (%s) covers %s, which the task does not read", t.Task, info.Ref.Name, info.Ref.Path, p.TopicPartition)
+			return refuse(ReasonOtherInputs, p.TopicPartition, "task %s: checkpoint %s (%s) covers %s, which the task does not read: the source reads another topic now; give it back its topic, or start under another application name",
+				t.Task, info.Ref.Name, info.Ref.Path, p.TopicPartition)
 		}
 		f := &t.Inputs[j]
 		switch {

@@ -28,6 +28,7 @@ const (
 	ReasonRootUnusable    Reason = "checkpoint-damaged"    // root missing or damaged
 	ReasonTaskMissing     Reason = "task-missing"          // the root does not hold the task
 	ReasonPositionDiffers Reason = "position-differs"      // the root's position is not the handle's
+	ReasonOtherInputs     Reason = "other-inputs"          // the source of the task reads something else than it did
 	ReasonCodecChanged    Reason = "state-codec-changed"   // a state was written with another codec
 	ReasonStateDropped    Reason = "state-not-in-topology" // the checkpoint holds state that no step owns
 	ReasonMixedRoots      Reason = "checkpoints-mixed"     // the tasks of an application with exchanges stand at different checkpoints
@@ -97,7 +98,7 @@ func (r Reason) code() fault.Code {
 	switch r {
 	case ReasonRootUnusable, ReasonTaskMissing, ReasonPositionDiffers:
 		return fault.Corrupt
-	case ReasonCodecChanged, ReasonStateDropped, ReasonPartitionCount, ReasonInFlight, ReasonCheckpointsDisabled:
+	case ReasonOtherInputs, ReasonCodecChanged, ReasonStateDropped, ReasonPartitionCount, ReasonInFlight, ReasonCheckpointsDisabled:
 		return fault.StateMismatch
 	}
 	return fault.HandleMismatch

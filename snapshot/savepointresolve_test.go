@@ -77,6 +77,7 @@ func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
 	}{
 		"another cluster": {func(in *ResolveInput) { in.ClusterID = "other" }, []string{"orders"}, fault.HandleMismatch, ReasonOtherCluster, -1},
 		"made again":      {func(in *ResolveInput) { in.Tasks[0].Inputs[0].TopicID = element.TopicID{9} }, []string{"orders"}, fault.HandleMismatch, ReasonTopicRecreated, -1},
+		"another topic":   {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Topic = "clicks" }, []string{"orders"}, fault.StateMismatch, ReasonOtherInputs, -1},
 		"more partitions": {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Partitions = 5 }, []string{"orders"}, fault.StateMismatch, ReasonPartitionCount, -1},
 		"another codec": {func(in *ResolveInput) {
 			in.States["orders"] = []StateInfo{{Name: "totals/acc", KeyCodec: "string", Codec: "json"}, counts[1]}
