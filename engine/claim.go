@@ -115,15 +115,14 @@ func (a *attempt) claim(ctx context.Context, origin []snapshot.SavepointRef, gon
 	return true, nil
 }
 
-// inputsOf lists the inputs that a savepoint has of a plan's sources.
+// inputsOf lists the inputs of a savepoint that a plan's sources read, which may have had other names then.
 func inputsOf(root *snapshot.Root, plan *topology.Plan) []element.TopicPartition {
 	var tps []element.TopicPartition
 	for _, e := range root.Tasks {
-		if e.Parallelism > 0 || !slices.ContainsFunc(plan.Sources, func(s topology.SourcePlan) bool { return s.Name == e.Task.Source }) {
-			continue
-		}
 		for _, p := range e.Positions {
-			tps = append(tps, p.TopicPartition)
+			if slices.ContainsFunc(plan.Sources, func(s topology.SourcePlan) bool { return s.Topic == p.Topic }) {
+				tps = append(tps, p.TopicPartition)
+			}
 		}
 	}
 	return tps

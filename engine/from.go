@@ -82,6 +82,9 @@ func (a *attempt) sourceNames() (names []string) {
 func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
 	a := in.a
 	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sourceNames()}
+	for _, s := range a.r.plan.Sources {
+		want.Topics = append(want.Topics, s.Topic)
+	}
 	if snapshot.NeedsStored(in.facts) {
 		var err error
 		if want.All, err = a.r.ports.Checkpoints.Stored(in.ctx); err != nil {

@@ -23,9 +23,16 @@ func (r *Root) reader(tp element.TopicPartition) *TaskEntry {
 	return &r.Tasks[i]
 }
 
-func (e *TaskEntry) reads(tp element.TopicPartition) bool {
-	return slices.ContainsFunc(e.Positions, func(p element.Position) bool { return p.TopicPartition == tp })
+// at gives the entry's position in a partition, nil when it does not read it.
+func (e *TaskEntry) at(tp element.TopicPartition) *element.Position {
+	i := slices.IndexFunc(e.Positions, func(p element.Position) bool { return p.TopicPartition == tp })
+	if i < 0 {
+		return nil
+	}
+	return &e.Positions[i]
 }
+
+func (e *TaskEntry) reads(tp element.TopicPartition) bool { return e.at(tp) != nil }
 
 // entryOf gives the entry of the source task that reads what a task reads, whatever its name, and else that of its name, which
 // reads something else; nil when there is neither.
@@ -42,6 +49,32 @@ func (r *Root) entryOf(t *TaskFacts) *TaskEntry {
 		if e := r.reader(tp); e != nil && e.Task.Partition == t.Task.Partition {
 			return e
 		}
+	}
+	return named
+}
+
+// holding is a part of a savepoint that holds a task, as entryOf gives it.
+type holding struct {
+	savepoint *Savepoint
+	entry     *TaskEntry
+}
+
+// heldBy gives the parts that hold a task: one, unless they are not of one savepoint. What reads something else under the task's
+// name counts only when no part reads what the task reads.
+func (t *TaskFacts) heldBy(from []*Savepoint) []holding {
+	var reads, named []holding
+	for _, s := range from {
+		e := s.Root.entryOf(t)
+		switch {
+		case e == nil:
+		case slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.reads(f.TopicPartition) }):
+			reads = append(reads, holding{s, e})
+		default:
+			named = append(named, holding{s, e})
+		}
+	}
+	if len(reads) > 0 {
+		return reads
 	}
 	return named
 }

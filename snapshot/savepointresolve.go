@@ -16,9 +16,10 @@ import (
 // A task that is in a directory is Imported: it starts at Positions with what Sources hold, read with KeepKeys and
 // KeepInFlight by Restore and RestoreInFlight of the Savepoint that Root.Path names. Entry is zero, for a savepoint is no
 // part of a chain: the first run is full. A task whose partitions another source read, of another name, takes up where that
-// one stood, without its state, which is refused as any that nothing takes up. A partition that was added to its topic since is in none and is Fresh, a stage behind
-// an exchange that is in none StartEmpty and New. When partitions that were there at the savepoint are in none, a part of it
-// was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is refused, unless DropStates; see DroppedOf.
+// one stood, without its state, which is refused as any that nothing takes up. A partition that was added to its topic since is
+// in none and is Fresh, a stage behind an exchange that is in none StartEmpty and New. When partitions that were there at the
+// savepoint are in none, a part of it was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is
+// refused, unless DropStates; see DroppedOf.
 func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (map[element.TaskID]Decision, error) {
 	if err := SameRequest(from...); err != nil {
 		return nil, err
@@ -75,28 +76,25 @@ func (r *importing) refuse(task element.TaskID, no *Refusal) {
 // task decides on one that reads partitions.
 func (r *importing) task(t *TaskFacts, from []*Savepoint) {
 	r.out[t.Task] = Decision{Kind: Fresh}
-	var taken *Savepoint
-	for _, s := range from {
-		entry := s.Root.entryOf(t)
-		if entry == nil {
-			continue
-		}
-		if taken != nil {
-			r.refuse(t.Task, refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s is in %s and in %s: they are not one savepoint", t.Task, taken.Ref.Path, s.Ref.Path))
-			return
-		}
-		taken = s
-		c := &recovery{in: r.in}
-		if no := c.fits(t, &RootInfo{Ref: s.root(), Root: s.Root}, entry); no != nil {
-			r.refuse(t.Task, no)
-			return
-		}
-		d := t.takeUp(Imported, s.root(), entry)
-		if d.Renamed == "" {
-			d.Sources = []TaskEntry{*entry}
-		}
-		r.out[t.Task] = d
+	held := t.heldBy(from)
+	switch {
+	case len(held) == 0:
+		return
+	case len(held) > 1:
+		r.refuse(t.Task, refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s is in %s and in %s: they are not one savepoint", t.Task, held[0].savepoint.Ref.Path, held[1].savepoint.Ref.Path))
+		return
 	}
+	s, entry := held[0].savepoint, held[0].entry
+	c := &recovery{in: r.in}
+	if no := c.fits(t, &RootInfo{Ref: s.root(), Root: s.Root}, entry); no != nil {
+		r.refuse(t.Task, no)
+		return
+	}
+	d := t.takeUp(Imported, s.root(), entry)
+	if d.Renamed == "" {
+		d.Sources = []TaskEntry{*entry}
+	}
+	r.out[t.Task] = d
 }
 
 // goneSources refuses state of sources that the plan does not have.
@@ -154,13 +152,16 @@ func (s *Savepoint) goneSources(sources []string) []DroppedStage {
 	return out
 }
 
-// DroppedOf gives what ResolveSavepoints lets go with DropStates: sources and stages as a whole, and records in flight that
-// cannot be moved. Single states that no step owns any more are not among them.
-func DroppedOf(in ResolveInput, from []*Savepoint, sources []string) []DroppedStage {
+// DroppedOf gives what ResolveSavepoints lets go with DropStates, having decided so: sources and stages as a whole, what a source
+// had under a name that is another's now, and records in flight that cannot be moved. Single states that no step owns any more
+// are not among them.
+func DroppedOf(in ResolveInput, from []*Savepoint, sources []string, decisions map[element.TaskID]Decision) []DroppedStage {
 	var out []DroppedStage
 	in.Sources = nil
 	for _, s := range from {
-		out = append(out, s.goneSources(sources)...)
+		gone := s.goneSources(sources)
+		out = append(out, gone...)
+		out = append(out, renamed(decisions, s.root(), s.Root, gone)...)
 		out = append(out, in.gone(s.root(), s.Root)...)
 		out = append(out, in.scattered(s.root(), s.Root)...)
 	}

@@ -101,7 +101,7 @@ func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			require.Len(t, DroppedOf(in, []*Savepoint{s}, c.sources), c.dropped)
+			require.Len(t, DroppedOf(in, []*Savepoint{s}, c.sources, nil), c.dropped)
 		})
 	}
 }
@@ -143,7 +143,9 @@ func TestASavepointOfARenamedSource(t *testing.T) {
 	require.ErrorContains(t, err, "--allow-dropped-state")
 	in.DropStates = true
 	goesOn(s, in)
-	require.Len(t, DroppedOf(in, []*Savepoint{s}, []string{"clicks"}), 1)
+	d, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+	require.NoError(t, err)
+	require.Len(t, DroppedOf(in, []*Savepoint{s}, []string{"clicks"}, d), 1)
 
 	s, in = renamed(true) // one of the two parts is missing
 	s.Root.Tasks = slices.DeleteFunc(s.Root.Tasks, func(e TaskEntry) bool { return e.Task == taskB })

@@ -13,8 +13,8 @@ import (
 type StartInput struct {
 	// From is the savepoint: the directories of all instances that took part in it.
 	From []*Savepoint
-	// Sources are all of the plan.
-	Sources []string
+	// Sources are all of the plan, Topics what they read.
+	Sources, Topics []string
 	// Again: go back to the savepoint although the group has committed offsets.
 	Again bool
 	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored.
@@ -102,34 +102,35 @@ type starting struct {
 	refused []Refusal
 }
 
-// plausible refuses directories that are no parts of one savepoint, and a savepoint of something else altogether.
+// plausible refuses directories that are no parts of one savepoint, and a savepoint of something else altogether: it has no
+// source of the plan, and none that read what one of the plan reads under another name.
 func (r *starting) plausible() error {
 	if err := SameRequest(r.want.From...); err != nil {
 		return err
 	}
 	for _, s := range r.want.From {
 		for i := range s.Root.Tasks {
-			if e := &s.Root.Tasks[i]; e.Parallelism == 0 && slices.Contains(r.want.Sources, e.Task.Source) {
+			e := &s.Root.Tasks[i]
+			read := slices.ContainsFunc(e.Positions, func(p element.Position) bool { return slices.Contains(r.want.Topics, p.Topic) })
+			if e.Parallelism == 0 && (read || slices.Contains(r.want.Sources, e.Task.Source)) {
 				return nil
 			}
 		}
 	}
-	return fault.Stopf(fault.StateMismatch, "savepoint %s holds none of the sources of this topology (%s): it is of another one, or they have other names now", r.origin[0].Path, strings.Join(r.want.Sources, ", "))
+	return fault.Stopf(fault.StateMismatch, "savepoint %s holds none of the sources of this topology (%s), and nothing of what they read: it is of another one", r.origin[0].Path, strings.Join(r.want.Sources, ", "))
 }
 
-// holder finds the directory that holds a task.
-func (r *starting) holder(id element.TaskID) (*Savepoint, *TaskEntry) {
-	for _, s := range r.want.From {
-		if e := s.Root.Task(id); e != nil && e.Parallelism == 0 {
-			return s, e
-		}
+// holder finds the directory that holds a task. When there are several, ResolveSavepoints refuses them.
+func (r *starting) holder(t *TaskFacts) (*Savepoint, *TaskEntry) {
+	if held := t.heldBy(r.want.From); len(held) > 0 {
+		return held[0].savepoint, held[0].entry
 	}
 	return nil, nil
 }
 
 // judge sorts one task.
 func (r *starting) judge(t *TaskFacts) {
-	s, entry := r.holder(t.Task)
+	s, entry := r.holder(t)
 	if !slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Found }) {
 		if r.lost(t) && !r.want.Again {
 			r.usual = append(r.usual, *t)
@@ -148,8 +149,12 @@ func (r *starting) judge(t *TaskFacts) {
 		r.back = append(r.back, *t)
 	default:
 		f := &t.Inputs[0]
-		no := refuse(ReasonOtherLineage, f.TopicPartition, "task %s: group %s stands at offset %d of %s, which does not come from savepoint %s (%s, of %s, checkpoint %s, offset %d): start it under another application name, accept that outputs repeat, or reset the application first",
-			t.Task, r.in.Application, f.Offset, f.TopicPartition, s.Ref.ID, s.Ref.Path, s.Root.Application, s.Root.Name, entry.Positions[0].Offset)
+		stands := "where it reads something else"
+		if at := entry.at(f.TopicPartition); at != nil {
+			stands = fmt.Sprintf("offset %d", at.Offset)
+		}
+		no := refuse(ReasonOtherLineage, f.TopicPartition, "task %s: group %s stands at offset %d of %s, which does not come from savepoint %s (%s, of %s, checkpoint %s, %s): start it under another application name, accept that outputs repeat, or reset the application first",
+			t.Task, r.in.Application, f.Offset, f.TopicPartition, s.Ref.ID, s.Ref.Path, s.Root.Application, s.Root.Name, stands)
 		no.Task = t.Task
 		r.refused = append(r.refused, *no)
 	}
@@ -180,8 +185,9 @@ func (r *starting) comesFrom(t *TaskFacts, s *Savepoint, entry *TaskEntry) bool 
 	case r.want.Again:
 		return false
 	}
-	past := s.Root.Application == r.in.Application && s.Root.StoreID == r.in.StoreID && h.StoreID == r.in.StoreID &&
-		h.Root.Name.ID >= s.Root.Name.ID && h.Offset >= entry.Positions[0].Offset
+	at := entry.at(t.Inputs[0].TopicPartition)
+	past := at != nil && s.Root.Application == r.in.Application && s.Root.StoreID == r.in.StoreID && h.StoreID == r.in.StoreID &&
+		h.Root.Name.ID >= s.Root.Name.ID && h.Offset >= at.Offset
 	if past && h.Root.Name.ID > s.Root.Name.ID {
 		r.out.Beyond = max(r.out.Beyond, h.Root.Name.ID)
 	}
@@ -191,7 +197,7 @@ func (r *starting) comesFrom(t *TaskFacts, s *Savepoint, entry *TaskEntry) bool 
 // together has all tasks go back when one does: the state behind an exchange is one, and it is the savepoint's or that of the
 // committed root. When some come from the savepoint already, those without an offset have lost it: the start as always says so.
 func (r *starting) together() {
-	held := slices.ContainsFunc(r.begin, func(t TaskFacts) bool { s, _ := r.holder(t.Task); return s != nil })
+	held := slices.ContainsFunc(r.begin, func(t TaskFacts) bool { s, _ := r.holder(&t); return s != nil })
 	switch {
 	case len(r.out.Known) > 0 && len(r.back) > 0:
 		r.mixed(&r.back[0], r.out.Known[0].String())
@@ -238,7 +244,7 @@ func (r *starting) resolve() (*Start, error) {
 		}
 		r.add(decisions)
 		if take.DropStates {
-			r.out.Dropped = append(r.out.Dropped, DroppedOf(take, r.want.From, r.want.Sources)...)
+			r.out.Dropped = append(r.out.Dropped, DroppedOf(take, r.want.From, r.want.Sources, decisions)...)
 		}
 	}
 	if len(usual.Tasks) > 0 {
@@ -264,16 +270,16 @@ func (r *starting) add(decisions map[element.TaskID]Decision) {
 
 // move notes what becomes of a committed offset.
 func (r *starting) move(t *TaskFacts) {
-	_, entry := r.holder(t.Task)
+	_, entry := r.holder(t)
 	for i := range t.Inputs {
 		f := &t.Inputs[i]
 		m := MovedInput{TopicPartition: f.TopicPartition, From: f.Offset, Forgotten: entry == nil}
 		if entry != nil {
-			k := slices.IndexFunc(entry.Positions, func(p element.Position) bool { return p.TopicPartition == f.TopicPartition })
-			if k < 0 {
+			at := entry.at(f.TopicPartition)
+			if at == nil {
 				continue // ResolveSavepoints refuses it
 			}
-			m.To = entry.Positions[k].Offset
+			m.To = at.Offset
 		}
 		r.out.Moved = append(r.out.Moved, m)
 	}

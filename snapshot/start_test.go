@@ -29,8 +29,8 @@ func (f *startsFrom) savepoint() *Savepoint { return f.want.From[0] }
 // commit gives a partition an offset, with a root of all tasks unless id is 0.
 func (f *startsFrom) commit(p int32, offset int64, id int, origin ...SavepointRef) {
 	at := position(p, offset)
-	at.PartitionCount = f.in.Tasks[p].Inputs[0].Partitions
-	h := Handle{Kind: HandleEmpty, Partition: p, Offset: offset, ClusterID: "cluster-1", TopicID: topicID, PartitionCount: at.PartitionCount, StoreID: f.in.StoreID}
+	at.TopicPartition, at.PartitionCount = f.in.Tasks[p].Inputs[0].TopicPartition, f.in.Tasks[p].Inputs[0].Partitions
+	h := Handle{Kind: HandleEmpty, Partition: at.Partition, Offset: offset, ClusterID: "cluster-1", TopicID: topicID, PartitionCount: at.PartitionCount, StoreID: f.in.StoreID}
 	if id > 0 {
 		name := nameOf(id, 5)
 		h.Kind, h.Root = HandleCheckpoint, RootRef{Name: name, Path: f.in.Application + "/i-0/chk-" + name.String() + ".root", Digest: Digest{byte(id)}}
@@ -38,7 +38,7 @@ func (f *startsFrom) commit(p int32, offset int64, id int, origin ...SavepointRe
 		if root == nil {
 			root = &Root{Name: name, ClusterID: "cluster-1", Origin: origin}
 		}
-		root.Tasks = append(root.Tasks, TaskEntry{Task: f.in.Tasks[p].Task, Positions: []element.Position{at}, States: counts})
+		root.Tasks = append(root.Tasks, TaskEntry{Task: f.in.Tasks[p].Task, Positions: []element.Position{at}, States: f.in.States[f.in.Tasks[p].Task.Source]})
 		f.in.Roots[h.Root] = LoadedRoot{Root: root}
 	}
 	text, err := h.Encode()
