@@ -119,8 +119,11 @@ var forks = map[string]struct {
 }{
 	"chained":                {countPlan, countPlan},
 	"exchange, same":         {exchange(2), exchange(2)},
+	"exchange, 1 to 2":       {exchange(1), exchange(2)},
 	"exchange, more":         {exchange(2), exchange(3)},
+	"exchange, 2 to 4":       {exchange(2), exchange(4)},
 	"exchange, fewer":        {exchange(4), exchange(1)},
+	"exchange, 4 to 3":       {exchange(4), exchange(3)},
 	"two exchanges, changed": {func(t *testing.T) *topology.Plan { return twoHopPlan(t, 1, 3) }, func(t *testing.T) *topology.Plan { return twoHopPlan(t, 2, 2) }},
 }
 

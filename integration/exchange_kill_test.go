@@ -63,7 +63,7 @@ var exchangeModes = map[string]exchangeMode{
 // parallelisms are those of one process after the other.
 var parallelisms = []int{1, 2, 4, 3}
 
-// exchangeKillsWithin is how long the suite of one mode may take, from the first record to the last look.
+// exchangeKillsWithin is how long the suite of one mode, at-least-once too, may take, from the first record to the last look.
 const exchangeKillsWithin = 90 * time.Second
 
 // exchangeKills has a job with exchanges killed again and again under load, each time at another parallelism, and then has

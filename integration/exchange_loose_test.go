@@ -53,6 +53,7 @@ func (e *exchangeSite) atLeastOnce(n int) (l loosely) {
 func looseKills(e *exchangeSite, records, kills, load int) (l loosely) {
 	t := e.t
 	t.Helper()
+	began := time.Now()
 	e.every = 150 * time.Millisecond
 	plan := moments(killSeed(t), kills)
 	pace := paceOf(plan)
@@ -84,7 +85,9 @@ func looseKills(e *exchangeSite, records, kills, load int) (l loosely) {
 	job.stop()
 	l = e.atLeastOnce(records)
 	e.storesAreWhole(last)
-	t.Logf("%d tickets, %d kills: each has an output; %d outputs are repeated, the state counts %d", records, kills, l.repeated, l.counted)
+	took := time.Since(began)
+	require.LessOrEqual(t, took, exchangeKillsWithin, "it took too long")
+	t.Logf("%d tickets, %d kills: each has an output; %d outputs are repeated, the state counts %d; %.1f s", records, kills, l.repeated, l.counted, took.Seconds())
 	return l
 }
 

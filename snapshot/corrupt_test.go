@@ -113,9 +113,37 @@ func (d *damaged) check(t *testing.T, file string, content []byte, what string, 
 	replaceFile(t, d.m, file, d.files[file])
 }
 
+// requireCorrupt tells whether an error names a file, what kind it is and whose, and is classed as damage.
 func requireCorrupt(err error, file string) bool {
+	checkpoint, kind := ofFile(file)
+	return isCorrupt(err, file, checkpoint, kind)
+}
+
+func isCorrupt(err error, file, checkpoint, kind string) bool {
 	var c *CorruptError
-	return errors.As(err, &c) && c.File == file && c.Kind != "" && fault.CodeOf(err) == fault.Corrupt && fault.RecoveryOf(err) == fault.Stop
+	return errors.As(err, &c) && c.File == file && c.Checkpoint == checkpoint && c.Kind == kind &&
+		fault.CodeOf(err) == fault.Corrupt && fault.RecoveryOf(err) == fault.Stop
+}
+
+// ofFile gives what an error has to say of a file: the checkpoint, or the directory of the savepoint, and the kind.
+func ofFile(file string) (checkpoint, kind string) {
+	dir, base, _ := strings.Cut(file, "/")
+	p := parseFilePath(file)
+	switch {
+	case file == storeIDFile:
+		return "", KindStoreID
+	case base == savepointMeta:
+		return dir, "savepoint"
+	case base == savepointData:
+		return dir, "run"
+	case p.kind == rootFile:
+		return p.name.String(), "root"
+	case p.kind == markerFile:
+		return p.name.String(), "marker"
+	case p.kind == packFile, p.kind == fullFile:
+		return p.name.String(), "run"
+	}
+	return "", KindAnnouncement
 }
 
 func TestDamageOfEveryFileIsDetected(t *testing.T) {
@@ -152,6 +180,7 @@ func damageEveryFile(t *testing.T, d *damaged) {
 				mutants++
 			}
 		}
+		mutants += d.otherVersions(t, file)
 	}
 	require.NoError(t, d.detect())
 	require.Len(t, listAll(t, d.r), len(d.files))
@@ -175,16 +204,14 @@ func TestSwappedAndStaleFilesAreDetected(t *testing.T) {
 	packs := []string{"shop/i-0/chk-" + nameOf(2, 1).String() + ".data", "shop/i-0/chk-" + nameOf(3, 1).String() + ".data"}
 	replaceFile(t, d.m, packs[0], d.files[packs[1]])
 	replaceFile(t, d.m, packs[1], d.files[packs[0]])
-	require.Error(t, d.detect())
-	var c *CorruptError
-	require.ErrorAs(t, d.detect(), &c)
-	require.Equal(t, packs[0], c.File)
+	err = d.detect()
+	require.True(t, requireCorrupt(err, packs[0]), "%v", err)
 }
 
 func TestMissingFilesAreNamed(t *testing.T) {
 	d := newDamaged(t)
 	for file := range d.files {
-		if _, announced := announcedBy(file); parseFilePath(file).kind == markerFile || file == storeIDFile || announced {
+		if _, announced := announcedBy(file); parseFilePath(file).kind == markerFile || announced {
 			continue // see TestAnAnnouncementThatIsMissingOrStaleIsHarmless
 		}
 		require.NoError(t, d.m.Remove(file))
@@ -193,8 +220,6 @@ func TestMissingFilesAreNamed(t *testing.T) {
 		require.ErrorContains(t, err, "missing")
 		replaceFile(t, d.m, file, d.files[file])
 	}
-	require.NoError(t, d.m.Remove(storeIDFile))
-	require.Error(t, d.detect(), "a new store id does not fit the roots")
 }
 
 func TestBrokenChainsAreRefused(t *testing.T) {
@@ -329,16 +354,27 @@ func TestNoDamagedInlineByteReachesTheCaller(t *testing.T) {
 				}
 				require.NoError(t, read())
 				genuine["all"] = true
+				run := func(err error) bool { // a run, though the file is that of the root
+					return isCorrupt(err, runs[k].File, parseFilePath(runs[k].File).name.String(), "run")
+				}
+				for _, v := range []byte{0, runVersion + 1} {
+					b := []byte(good)
+					reversion(b, v)
+					runs[k].Inline = string(b)
+					err := read()
+					require.True(t, run(err), "version %d: %v", v, err)
+					require.ErrorContains(t, err, formatVersion(int(v)))
+				}
 				for at := range good {
 					b := []byte(good)
 					b[at] ^= 1 << (at % 8)
 					runs[k].Inline = string(b)
-					require.True(t, requireCorrupt(read(), runs[k].File), "byte %d", at)
+					require.True(t, run(read()), "byte %d", at)
 					_, err := decodeRoot(encodeRoot(d.root))
 					require.NoError(t, err, "it is a root all the same")
 					if at > 0 {
 						runs[k].Inline, runs[k].Length = good[:at], int64(at)
-						require.True(t, requireCorrupt(read(), runs[k].File), "cut at %d", at)
+						require.True(t, run(read()), "cut at %d", at)
 						runs[k].Length = int64(len(good))
 					}
 				}

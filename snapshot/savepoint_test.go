@@ -111,6 +111,9 @@ func TestDamageOfASavepointIsDetected(t *testing.T) {
 		return err
 	}
 	require.NoError(t, detect())
+	s, err := readSavepoint(ctx, st, dir)
+	require.NoError(t, err)
+	runs := runsIn(func(RunRef) bool { return true }, s.Root)
 	for _, name := range []string{savepointMeta, savepointData} {
 		file := dir + "/" + name
 		good := readFile(t, m, file)
@@ -127,6 +130,10 @@ func TestDamageOfASavepointIsDetected(t *testing.T) {
 			check(good[:i], "cut at", i)
 		}
 		check(append(slices.Clone(good), 0), "a byte more", 0)
+		for _, l := range inOtherVersions(good, runs) {
+			check(l.content, "version", l.version)
+			require.ErrorContains(t, detect(), formatVersion(l.version))
+		}
 		require.NoError(t, m.Remove(file))
 		require.True(t, requireCorrupt(detect(), file))
 		replaceFile(t, m, file, good)
@@ -136,6 +143,53 @@ func TestDamageOfASavepointIsDetected(t *testing.T) {
 	replaceFile(t, m, "savepoint-my-shop-8-0000000000000abc/_metadata", readFile(t, m, dir+"/_metadata"))
 	_, err = readSavepoint(ctx, st, "savepoint-my-shop-8-0000000000000abc")
 	require.ErrorContains(t, err, "it holds savepoint 7")
+}
+
+// The data of another savepoint, and of an older one of the same name, is not taken for that of this one.
+func TestSwappedAndStaleDataOfSavepointsIsDetected(t *testing.T) {
+	m := vfs.NewMem()
+	st := NewLocal(m, "/sp")
+	write := func(st Storage, id int, value string) string {
+		tasks := savepointTasks()
+		tasks[1].Entries = slices.Values(entriesOf(counts, change{"totals/acc|c": val(value)}))
+		ref, err := WriteSavepoint(ctx, SavepointConfig{Storage: st}, savepointHead(id), tasks)
+		require.NoError(t, err)
+		return filepath.Base(ref.Path)
+	}
+	verify := func(dir string) error {
+		s, err := readSavepoint(ctx, st, dir)
+		require.NoError(t, err)
+		_, err = s.Verify(ctx)
+		return err
+	}
+	first, second := write(st, 7, "3"), write(st, 8, "3")
+	old := vfs.NewMem()
+	require.Equal(t, first, write(NewLocal(old, "/sp"), 7, "2"))
+	data := func(dir string) string { return dir + "/" + savepointData }
+	good := map[string][]byte{first: readFile(t, m, data(first)), second: readFile(t, m, data(second))}
+	stale := readFile(t, old, data(first))
+	require.Len(t, stale, len(good[first]))
+	for what, put := range map[string]map[string][]byte{
+		"swapped":             {first: good[second], second: good[first]},
+		"that of the other":   {first: good[second]},
+		"that of a later one": {second: good[first]},
+		"stale":               {first: stale},
+	} {
+		for dir, b := range put {
+			replaceFile(t, m, data(dir), b)
+		}
+		for dir := range good {
+			err := verify(dir)
+			if put[dir] == nil {
+				require.NoError(t, err, what)
+				continue
+			}
+			require.True(t, requireCorrupt(err, data(dir)), "%s: %s: %v", what, dir, err)
+		}
+		for dir, b := range good {
+			replaceFile(t, m, data(dir), b)
+		}
+	}
 }
 
 func TestSavepointsAreListed(t *testing.T) {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -54,6 +55,48 @@ func TestLocalDamagedDatabaseIsBuiltAnew(t *testing.T) {
 	}
 }
 
+// ofVersion gives a record as one of another format version, whole.
+func ofVersion(record []byte, v byte) []byte {
+	b := bytes.Clone(record[:len(record)-4])
+	b[0] = v
+	return seal(b)
+}
+
+// A copy that a later version has written is dropped and built anew, whichever record tells.
+func TestALocalCopyOfALaterVersionIsBuiltAnew(t *testing.T) {
+	for name, c := range map[string]struct {
+		key  []byte
+		want string
+	}{
+		"meta": {[]byte{prefixMeta}, "of another application, cluster or format and is dropped"},
+		"task": {taskKey(ordersTask), fmt.Sprintf("format version %d: ", localFormat+1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newLocalFixture(t)
+			f.begin()
+			f.count.Put([]byte("k"), []byte("1"))
+			f.checkpoint()
+			f.flush()
+			db := f.local.db
+			txn := db.NewTransactionAt(db.MaxVersion(), true)
+			defer txn.Discard()
+			item, err := txn.Get(c.key)
+			require.NoError(t, err)
+			record, err := item.ValueCopy(nil)
+			require.NoError(t, err)
+			require.NoError(t, txn.Set(c.key, ofVersion(record, localFormat+1)))
+			require.NoError(t, txn.CommitAt(db.MaxVersion()+1, nil))
+			require.NoError(t, f.local.Close())
+			f.open()
+			require.False(t, f.local.Stats().Disabled)
+			require.False(t, f.begin())
+			f.flush()
+			f.requireEqual()
+			require.Contains(t, f.log.String(), c.want)
+		})
+	}
+}
+
 func TestLocalRecordsSurviveDamageOnlyAsErrors(t *testing.T) {
 	r := taskRecord{state: stateApplied, at: version(3), number: 9, tables: []TableInfo{{"a", "int64"}, {"b", "json"}}}
 	b := r.encode()
@@ -69,6 +112,11 @@ func TestLocalRecordsSurviveDamageOnlyAsErrors(t *testing.T) {
 		}
 		_, err := decodeTaskRecord(b[:i])
 		require.ErrorIs(t, err, errRecord)
+	}
+	for _, v := range []byte{0, 1, localFormat + 1, 255} { // whole, but of another version
+		_, err := decodeTaskRecord(ofVersion(b, v))
+		require.ErrorIs(t, err, errRecord)
+		require.ErrorContains(t, err, fmt.Sprintf("format version %d: ", v))
 	}
 	id, err := parseTaskKey(taskKey(ordersTask))
 	require.NoError(t, err)
