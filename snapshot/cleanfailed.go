@@ -153,8 +153,13 @@ func (r *Repository) Discard(ctx context.Context, name element.CheckpointName) (
 	if !r.writes(name) {
 		return CleanReport{}, nil
 	}
-	if marker := (filePath{dir: r.dir, kind: markerFile, name: name}).String(); r.exists(ctx, marker) {
+	marker, err := r.st.Open(ctx, filePath{dir: r.dir, kind: markerFile, name: name}.String())
+	switch {
+	case err == nil:
+		marker.Close()
 		return CleanReport{}, fmt.Errorf("discard %s: it is marked as committed", name)
+	case !errors.Is(err, fs.ErrNotExist):
+		return CleanReport{}, fmt.Errorf("discard %s: it stays, since its marker of a commit cannot be looked for: %w", name, err)
 	}
 	plan := &cleanPlan{}
 	for _, kind := range []fileKind{rootFile, packFile} {

@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	"context"
+	"io/fs"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -220,6 +222,14 @@ func TestDiscardTakesOneCheckpointOfThisProcess(t *testing.T) {
 	_, err := r.Discard(ctx, second.Name)
 	require.ErrorContains(t, err, "marked as committed")
 	whole(t, r, third)
+
+	blind := &failsOn{r.st, third.Path[:len(third.Path)-len(rootSuffix)] + ".committed"}
+	r.st = blind
+	_, err = r.Discard(ctx, third.Name)
+	require.ErrorIs(t, err, syscall.EMFILE)
+	require.NotContains(t, err.Error(), "marked as committed")
+	r.st = blind.Storage
+	whole(t, r, third)
 	rep, err := r.Discard(ctx, third.Name)
 	require.NoError(t, err)
 	require.Equal(t, 2, rep.Deleted)
@@ -286,4 +296,17 @@ func TestCleanBesideDiscard(t *testing.T) {
 	whole(t, r, second)
 	require.NotContains(t, listAll(t, r), first.Path)
 	require.NotContains(t, listAll(t, r), third.Path)
+}
+
+// failsOn cannot open one file: too many are.
+type failsOn struct {
+	Storage
+	name string
+}
+
+func (s *failsOn) Open(ctx context.Context, name string) (Object, error) {
+	if name == s.name {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EMFILE}
+	}
+	return s.Storage.Open(ctx, name)
 }
