@@ -21,10 +21,10 @@
 // kfake has no transaction log: it writes the markers and offsets of a commit one after the other. A note that is made
 // before lets the next start complete a commit that had begun, as a real broker does; see journal.go.
 //
-// Goroutines: those of kfake, which end with Close. The package starts none of its own.
+// Goroutines: those of kfake, and one of keeper.go for each member that waits in a JoinGroup. All end with Close.
 //
 // Files: broker.go (start, topics, close), repair.go (what a killed broker left open), files.go (what must be
 // files), segments.go (kfake's files),
-// journal.go (the note of a commit), groups.go (the rounds of groups are counted right), topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go
+// journal.go (the note of a commit), groups.go (the rounds of groups are counted right), keeper.go (sessions of members that wait for a round), topic.go (the name:partitions form), logger.go (kfake's log to slog), lock_unix.go
 // and lock_other.go (the lock on the data directory).
 package embedded

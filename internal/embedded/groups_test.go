@@ -171,3 +171,27 @@ func TestGroupKeepsAMemberThatWaitsForTheOthers(t *testing.T) {
 	require.Equal(t, waits.id, last.LeaderID)
 	require.Len(t, last.Members, 1)
 }
+
+// A join that is past its look whether the keeper closes has begun what close waits for.
+func TestTheKeeperClosesBehindAJoin(t *testing.T) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	require.NoError(t, err)
+	defer c.Close()
+	k, err := keepSessions(c)
+	require.NoError(t, err)
+	k.mu.Lock() // as joins does
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		k.close()
+	}()
+	select {
+	case <-closed:
+		t.Error("closed while a join is in the middle")
+	case <-k.ctx.Done():
+		t.Error("stopped while a join is in the middle")
+	case <-time.After(50 * time.Millisecond):
+	}
+	k.mu.Unlock()
+	<-closed
+}

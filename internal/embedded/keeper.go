@@ -63,7 +63,9 @@ func keepSessions(c *kfake.Cluster) (*keeper, error) {
 }
 
 func (k *keeper) close() {
+	k.mu.Lock() // behind it joins begins nothing any more
 	k.stop()
+	k.mu.Unlock()
 	k.done.Wait()
 	k.cl.Close()
 }
