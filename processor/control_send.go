@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	// sendReach bounds the search for a broker, sendSettle the wait for a group that is being shared out.
-	sendReach  = 10 * time.Second
+	// sendSettle bounds the wait for a group that is being shared out.
 	sendSettle = 30 * time.Second
 	settlePoll = 100 * time.Millisecond
 	// memberPoll is the pause between two looks at who is still in the group, memberGone how long the reply of one that has
@@ -108,13 +107,14 @@ func passes(err error) bool {
 }
 
 func sendBounded(ctx context.Context, application string, cfg Config, cmd Send) (Outcome, error) {
-	cl, err := kafka.NewClient(kafka.Config{Brokers: cfg.Brokers, ClientID: application + "-command", Logger: cfg.Logger, Extra: cfg.ClientOptions},
+	conn := kafka.Config{Brokers: cfg.Brokers, ClientID: application + "-command", Logger: cfg.Logger, Extra: cfg.ClientOptions}
+	cl, err := kafka.NewClient(conn,
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(250*time.Millisecond), kgo.DisableIdempotentWrite(), controlPartition)
 	if err != nil {
 		return Outcome{}, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}
 	defer cl.Close()
-	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {
+	if err := kafka.Reach(ctx, conn); err != nil {
 		return Outcome{}, err
 	}
 	known, err := knownBefore(ctx, cl, application, cfg, cmd)
@@ -140,19 +140,6 @@ func knownBefore(ctx context.Context, cl *kgo.Client, application string, cfg Co
 	}
 	committed, err := kafka.GroupOffsets(ctx, cl, application, false)
 	return []string{markOf(committed)}, err
-}
-
-// reachAny waits for a broker.
-func reachAny(ctx context.Context, cl *kgo.Client, brokers []string) error {
-	bounded, cancel := context.WithTimeout(ctx, sendReach)
-	defer cancel()
-	if err := cl.Ping(bounded); err != nil {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return ctx.Err()
-		}
-		return fault.Stopf(fault.Unreachable, "kafka.brokers %v: no broker answers: %w", brokers, err)
-	}
-	return nil
 }
 
 // groupMember is a member of the group and what it has.

@@ -21,6 +21,7 @@ import (
 	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/kafkasrc"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
 func TestCommandsReachAllInstances(t *testing.T) {
@@ -136,7 +137,7 @@ func TestAResetMakesTheNextStartTheFirst(t *testing.T) {
 
 	foreign := filepath.Join(cfg.CheckpointsDir, app, "mine")
 	require.NoError(t, os.WriteFile(foreign, nil, 0o600))
-	b.commitsPlain(endsGroup(app), 7) // of a bounded run
+	b.ends(reads{cl: b.cl, group: app}, topology.EndLatest(), 0, 1, 2, 3) // of a bounded run
 	r, err := PlanReset(t.Context(), app, cfg)
 	require.NoError(t, err)
 	require.Equal(t, []string{app, app + ".ends"}, r.Groups)

@@ -89,9 +89,11 @@ func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPa
 // greatest length make 350 KiB of these.
 const endsAtOnce = 500
 
+const endNote = "end of topic id "
+
 // endOf says what an end that is kept is the end of.
 func endOf(end topology.End, topic element.TopicID) string {
-	return fmt.Sprintf("end of topic id %s by %s", topic, end)
+	return fmt.Sprintf("%s%s by %s", endNote, topic, end)
 }
 
 func (r reads) resolveEnds(ctx context.Context, end topology.End, tps []element.TopicPartition) (map[element.TopicPartition]element.Position, error) {

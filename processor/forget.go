@@ -109,6 +109,9 @@ func (f *forgetter) verdict(ctx context.Context, err error) error {
 	return err
 }
 
+// errBehind says that state is committed which this cancel does not know of: others have worked since, or were cancelled later.
+var errBehind = errors.New("somebody has worked, or may have, since what this cancel knows of")
+
 // errElsewhere says that the state has been given up before, and that this directory is not where its files were.
 var errElsewhere = errors.New("the checkpoints are in another directory")
 
@@ -193,7 +196,7 @@ func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafka
 		return plan, err
 	}
 	if hasState(committed) && !slices.Contains(f.known, markOf(committed)) {
-		return plan, fault.Stopf(fault.NotRunning, "somebody has worked, or may have, since what this cancel knows of: cancel again")
+		return plan, fault.Stopf(fault.NotRunning, "%w: cancel again", errBehind)
 	}
 	named, err := sameStore(ctx, st, committed)
 	switch {

@@ -111,12 +111,13 @@ type HangingTransaction struct {
 // Error. The user needs READ of these topics and of __transaction_state, and for end CLUSTER_ACTION.
 func HangingTransactions(ctx context.Context, plan *topology.Plan, cfg Config, end bool) ([]HangingTransaction, error) {
 	cfg = cfg.withDefaults()
-	cl, err := kafka.NewClient(kafka.Config{Brokers: cfg.Brokers, ClientID: plan.Application + "-transactions", Logger: cfg.Logger, Extra: cfg.ClientOptions})
+	conn := kafka.Config{Brokers: cfg.Brokers, ClientID: plan.Application + "-transactions", Logger: cfg.Logger, Extra: cfg.ClientOptions}
+	cl, err := kafka.NewClient(conn)
 	if err != nil {
 		return nil, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}
 	defer cl.Close()
-	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {
+	if err := kafka.Reach(ctx, conn); err != nil {
 		return nil, err
 	}
 	f, err := hanging.Find(ctx, cl, plan.Application, outputTopics(plan))

@@ -171,6 +171,8 @@ func (s *service) settleCancel(ctx context.Context, err error, known string) err
 		s.log.Info("the checkpoints stay until all instances have ended; the last one that is cancelled deletes them", "still_there", still.names)
 	case errors.Is(ferr, errOtherLife): // another one was the last, and has done it
 		s.log.Info("checkpoints deleted by another instance, or by the command")
+	case errors.Is(ferr, errBehind):
+		s.log.Info("the checkpoints stay: others have committed behind this instance, and whoever of them is cancelled last, or the command, deletes them")
 	case ferr != nil:
 		s.log.Warn("not all checkpoints were deleted with the cancel: another cancel does the rest", "error", ferr)
 	default:

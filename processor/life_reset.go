@@ -27,19 +27,25 @@ const lifeNote = "life "
 
 // readAfterReset gives the life that begins after the last reset, 0 without one. Where the group may not be read there is
 // none either: what is committed tells then, as soon as anything is.
-func readAfterReset(ctx context.Context, cl *kgo.Client, application string) (life uint64, err error) {
+func readAfterReset(ctx context.Context, cl *kgo.Client, application string) (uint64, error) {
+	life, _, err := keptLife(ctx, cl, application)
+	return life, err
+}
+
+// keptLife also says whether the group has offsets that no reset has left, so that it is another program's.
+func keptLife(ctx context.Context, cl *kgo.Client, application string) (life uint64, foreign bool, err error) {
 	kept, err := kafka.GroupOffsets(ctx, cl, lifeGroup(application), false)
 	if err != nil && !kafka.IsDenied(err) {
-		return 0, err
+		return 0, false, err
 	}
 	for _, c := range kept {
-		if text, ok := strings.CutPrefix(c.Metadata, lifeNote); ok && c.Found {
-			if n, err := strconv.ParseUint(text, 10, 63); err == nil {
-				life = max(life, n)
-			}
+		text, ok := strings.CutPrefix(c.Metadata, lifeNote)
+		foreign = foreign || !ok && c.Found
+		if n, err := strconv.ParseUint(text, 10, 63); ok && c.Found && err == nil {
+			life = max(life, n)
 		}
 	}
-	return life, nil
+	return life, foreign, nil
 }
 
 // lifeAfter is later than any life of before, also where what was kept of them is gone.
@@ -58,9 +64,13 @@ func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
 	if err != nil || len(committed) == 0 {
 		return err
 	}
-	kept, err := readAfterReset(ctx, cl, r.Application)
+	kept, foreign, err := keptLife(ctx, cl, r.Application)
 	if err != nil {
 		return err
+	}
+	if foreign {
+		r.cfg.Logger.Warn(fmt.Sprintf("the life of the application is not kept, since the group %s is somebody else's: an instance that sleeps since before the reset may go on when it wakes up", lifeGroup(r.Application)))
+		return nil
 	}
 	note := lifeNote + strconv.FormatUint(lifeAfter(lifeOf(committed), kept, time.Now()), 10)
 	for _, tp := range inOrder(committed) { // of one whose topic is there

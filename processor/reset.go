@@ -58,7 +58,7 @@ func PlanReset(ctx context.Context, application string, cfg Config) (*Reset, err
 		return nil, err
 	}
 	defer cl.Close()
-	if err := reachAny(ctx, cl, cfg.Brokers); err != nil {
+	if err := kafka.Reach(ctx, r.kafkaFor("reset")); err != nil {
 		return nil, err
 	}
 	if err := noMembers(ctx, cl, application); err != nil {
@@ -81,8 +81,12 @@ func PlanReset(ctx context.Context, application string, cfg Config) (*Reset, err
 
 func (r *Reset) client() (*kgo.Client, error) { return r.clientFor("reset") }
 
+func (r *Reset) kafkaFor(what string) kafka.Config {
+	return kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-" + what, Logger: r.cfg.Logger, Extra: r.cfg.ClientOptions}
+}
+
 func (r *Reset) clientFor(what string) (*kgo.Client, error) {
-	cl, err := kafka.NewClient(kafka.Config{Brokers: r.cfg.Brokers, ClientID: r.Application + "-" + what, Logger: r.cfg.Logger, Extra: r.cfg.ClientOptions})
+	cl, err := kafka.NewClient(r.kafkaFor(what))
 	if err != nil {
 		return nil, fault.Stopf(fault.BadFile, "kafka.brokers: %w", err)
 	}
@@ -115,6 +119,9 @@ func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
 		}
 		if g == r.Application {
 			r.mark = markOf(offsets)
+		} else if !allEnds(offsets) {
+			r.cfg.Logger.Warn("the group " + g + " stays: it has offsets that are no ends of runs, so it is somebody else's")
+			continue
 		}
 		if n := len(offsets); n > 0 {
 			r.Groups, r.Offsets = append(r.Groups, g), r.Offsets+n

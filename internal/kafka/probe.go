@@ -44,18 +44,11 @@ const (
 // Probe reaches the cluster and checks it against need. Its errors end the process (fault.Stop) and carry the codes
 // Unreachable, BrokerTooOld, TransactionTimeout, UnknownTopic or Denied; each names what was found and what to do.
 func Probe(ctx context.Context, cfg Config, need Need) (*Cluster, error) {
-	dials := new(dialWatch)
-	dial := min(dialTimeout, max(time.Second, cfg.reach()/time.Duration(len(cfg.Brokers)+1)))
-	cl, err := NewClient(cfg, kgo.WithHooks(dials), kgo.DialTimeout(dial))
-	if err != nil {
-		return nil, fault.Stopf(fault.Usage, "Kafka client: %w", err)
-	}
-	defer cl.Close()
-
-	meta, err := reach(ctx, cl, cfg, dials)
+	cl, meta, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	defer cl.Close()
 	cluster := &Cluster{ID: meta.Cluster}
 	if cluster.TransactionVersion, err = transactionVersion(ctx, cl); err != nil {
 		return nil, err
@@ -69,6 +62,30 @@ func Probe(ctx context.Context, cfg Config, need Need) (*Cluster, error) {
 		return nil, err
 	}
 	return cluster, nil
+}
+
+// Reach waits for a broker that answers, as Probe does, with its errors.
+func Reach(ctx context.Context, cfg Config) error {
+	cl, _, err := connect(ctx, cfg)
+	if err == nil {
+		cl.Close()
+	}
+	return err
+}
+
+// connect gives a client behind the first answer of a broker.
+func connect(ctx context.Context, cfg Config) (*kgo.Client, kadm.Metadata, error) {
+	dials := new(dialWatch)
+	dial := min(dialTimeout, max(time.Second, cfg.reach()/time.Duration(len(cfg.Brokers)+1)))
+	cl, err := NewClient(cfg, kgo.WithHooks(dials), kgo.DialTimeout(dial))
+	if err != nil {
+		return nil, kadm.Metadata{}, fault.Stopf(fault.Usage, "Kafka client: %w", err)
+	}
+	meta, err := reach(ctx, cl, cfg, dials)
+	if err != nil {
+		cl.Close()
+	}
+	return cl, meta, err
 }
 
 // reach asks for the cluster's brokers until one answers or the bound ends.
