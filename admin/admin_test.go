@@ -272,7 +272,7 @@ func TestAnExplicitAddressThatIsTakenIsAnErrorAndTheDefaultIsNot(t *testing.T) {
 func TestTheAddressIsKeptWhileItCounts(t *testing.T) {
 	dir := t.TempDir()
 	_, err := ReadAddress(dir)
-	require.Equal(t, fault.Unreachable, fault.CodeOf(err))
+	require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 	file := filepath.Join(dir, AddressFile)
 	a := start(t, Config{AddressFile: file}, &fake{})
 	got, err := ReadAddress(dir)
@@ -308,7 +308,7 @@ func TestAnAddressThatCannotBeKeptIsAWarning(t *testing.T) {
 	require.NoError(t, err)
 	require.NoFileExists(t, file)
 	_, err = ReadAddress(dir)
-	require.Equal(t, fault.Unreachable, fault.CodeOf(err))
+	require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 	require.ErrorContains(t, err, "--admin HOST:PORT")
 	require.NoError(t, os.RemoveAll(file+".tmp"))
 	require.NoError(t, s.Close())
@@ -399,7 +399,7 @@ func TestAnAnswerOfSomethingElseIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "418")
 	require.NoError(t, other.Close())
 	_, err = Client{Address: l.Addr().String()}.Checkpoints(t.Context())
-	require.Equal(t, fault.Unreachable, fault.CodeOf(err))
+	require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 }
 
 func TestStatisticsHaveEveryPhaseAndSizeWithItsLabel(t *testing.T) {

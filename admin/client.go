@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -77,9 +78,13 @@ func (c Client) do(ctx context.Context, method, path string, in, out any) error 
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("no answer from %s after %s: %w", c.Address, time.Since(began).Round(time.Second), ctx.Err())
+			late := fmt.Errorf("no answer from %s after %s: %w", c.Address, time.Since(began).Round(time.Second), ctx.Err())
+			if errors.Is(late, context.DeadlineExceeded) {
+				late = fault.Stopf(fault.NotRunning, "%w", late)
+			}
+			return late
 		}
-		return fault.Stopf(fault.Unreachable, "no instance answers at %s: %w", c.Address, err)
+		return fault.Stopf(fault.NotRunning, "no instance answers at %s: %w", c.Address, err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -173,7 +173,7 @@ func ReadAddress(dataDir string) (string, error) {
 	file := filepath.Join(dataDir, AddressFile)
 	b, err := vfs.ReadFile(file, maxAddress)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", fault.Stopf(fault.Unreachable, "no instance runs with data-dir %s, or its admin listener is off: there is no %s (when it could not be written, the log of the instance names the address: --admin HOST:PORT)", dataDir, AddressFile)
+		return "", fault.Stopf(fault.NotRunning, "no instance runs with data-dir %s, or its admin listener is off: there is no %s (when it could not be written, the log of the instance names the address: --admin HOST:PORT)", dataDir, AddressFile)
 	}
 	if err != nil {
 		return "", fault.Stopf(fault.CheckpointDir, "admin address: %w", err)

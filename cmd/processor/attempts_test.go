@@ -84,7 +84,7 @@ func TestAStopBetweenTwoAttemptsIsExitCode42(t *testing.T) {
 	require.Contains(t, s.log("a"), "processor: stopped without a last checkpoint, the next start does again what was not committed: the last attempt had failed: ")
 
 	code, _, stderr = cli(t, "attempts", s.file, "--set", "data-dir="+s.path("a"))
-	require.Equal(t, 10, code)
+	require.Equal(t, 43, code)
 	require.Contains(t, stderr, "no instance runs with data-dir")
 }
 

@@ -46,19 +46,17 @@ func groupHandles(ctx context.Context, brokers []string, group string, infos []s
 		return nil, nil
 	}
 	slices.SortFunc(tps, element.TopicPartition.Compare)
-	cl, err := kafka.NewClient(kafka.Config{Brokers: brokers, ClientID: "millweir-checkpoints", Logger: slog.New(slog.DiscardHandler)})
+	conn := kafka.Config{Brokers: brokers, ClientID: "millweir-checkpoints", Logger: slog.New(slog.DiscardHandler)}
+	cl, err := kafka.NewClient(conn)
 	if err != nil {
 		return nil, fault.Stopf(fault.Usage, "--brokers: %w", err)
 	}
 	defer cl.Close()
+	if err := kafka.Reach(ctx, conn); err != nil {
+		return nil, err
+	}
 	bounded, cancel := context.WithTimeout(ctx, groupTimeout)
 	defer cancel()
-	if err := cl.Ping(bounded); err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, fault.Stopf(fault.Unreachable, "--brokers %v: no broker answers: %w", brokers, err)
-	}
 	committed, err := kafka.GroupOffsets(bounded, cl, group, true)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

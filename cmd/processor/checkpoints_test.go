@@ -164,9 +164,9 @@ sinks: {out: {from: orders, topic: out, key: string, value: json}}
 	code, stdout, _ := s.look("list", file, "--application", "mall")
 	require.Zero(t, code)
 	require.Contains(t, stdout, "no checkpoint of mall in ")
-	code, stdout, _ = s.look("verify", file, "--application", "mall")
-	require.Zero(t, code)
-	require.Contains(t, stdout, "no checkpoint of mall in ")
+	code, _, stderr = s.look("verify", file, "--application", "mall")
+	require.Equal(t, 22, code, "what is to be verified is not there")
+	require.Contains(t, stderr, "there is no checkpoint of mall in ")
 }
 
 func TestCheckpointsInspectShowsTasksRunsAndLineage(t *testing.T) {

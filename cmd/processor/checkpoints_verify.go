@@ -40,7 +40,7 @@ func newCheckpointsVerify() *cobra.Command {
 every file that it names, and that its runs follow each other without a gap. Every file is named that is damaged, missing, no
 file (a directory, a link, a pipe), or not to be read for lack of the right to.
 
-Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing. 20: the directory, or a file in it, cannot be read.`,
+Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing, or there is no checkpoint at all. 20: the directory, or a file in it, cannot be read.`,
 		Example: "  processor checkpoints verify orders.yaml\n  processor checkpoints verify 12 13 --dir /var/lib/orders/checkpoints",
 	}
 	f.add(cmd)
@@ -119,7 +119,7 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 		}
 	}
 	if asJSON {
-		whole := damaged == 0 && signs.first == nil
+		whole := damaged == 0 && signs.first == nil && len(results) > 0
 		if err := writeJSON(out, map[string]any{"directory": repo.Location(), "application": f.application, "store_id": repo.StoreID(), "whole": whole, "checkpoints": results, "announcements": signs}); err != nil {
 			return err
 		}
@@ -129,8 +129,8 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 		return verdict(len(signs.Damage), counted(signs.Read, "announcement"), signs.first)
 	case damaged > 0:
 		return verdict(damaged, counted(len(results), "checkpoint"), first)
-	case !asJSON && len(results) == 0:
-		fmt.Fprintf(out, "no checkpoint of %s in %s\n", f.application, repo.Location())
+	case len(results) == 0:
+		return fault.Stopf(fault.Corrupt, "there is no checkpoint of %s in %s", f.application, repo.Location())
 	case !asJSON:
 		fmt.Fprintf(out, "%s whole\n", counted(len(results), "checkpoint"))
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -125,6 +126,9 @@ func TestVersion(t *testing.T) {
 	code, stdout, _ = cli(t, "version")
 	require.Zero(t, code)
 	require.Contains(t, stdout, v.Module)
+	code, same, _ := cli(t, "--version")
+	require.Zero(t, code)
+	require.Equal(t, stdout, same)
 }
 
 func startBroker(t *testing.T) *embedded.Broker {
@@ -342,4 +346,29 @@ func TestOneRequestMayBeSeveralSignals(t *testing.T) {
 	signals <- syscall.SIGINT
 	time.AfterFunc(50*time.Millisecond, func() { signals <- syscall.SIGTERM })
 	require.Equal(t, syscall.SIGTERM, nextRequest(signals, 20*time.Millisecond))
+}
+
+// A terminal that closes asks for a stop in order; a process that began with SIGHUP ignored, as under nohup, goes on.
+func TestAClosedTerminalStopsInOrder(t *testing.T) {
+	cmd, out := process(t, "broker", "--port", "0")
+	require.True(t, out.Scan())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	for out.Scan() {
+	}
+	require.NoError(t, cmd.Wait(), "stopped in order")
+
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	cmd, out = process(t, "broker", "--port", "0")
+	require.True(t, out.Scan())
+	addr := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(out.Text())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	time.Sleep(2 * sameRequest)
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err, "it goes on")
+	require.NoError(t, conn.Close())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	for out.Scan() {
+	}
+	require.NoError(t, cmd.Wait())
 }

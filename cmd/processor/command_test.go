@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/admin"
@@ -196,7 +199,7 @@ func (s *site) resets() {
 	require.Zero(s.t, code, stderr)
 	s.ended("a", a)
 	code, _, stderr = cli(s.t, "cancel", s.file, "--admin", adminHere, "--set", "data-dir="+s.path("a"))
-	require.Equal(s.t, 10, code)
+	require.Equal(s.t, 43, code)
 	require.Contains(s.t, stderr, "no instance runs with data-dir")
 }
 
@@ -259,4 +262,33 @@ func TestWrongUseOfTheCommands(t *testing.T) {
 		require.Contains(t, stderr, want, line)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	}
+}
+
+// A broker that refuses connections is waited for, by every command.
+func TestCommandsWaitForABroker(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
+	dir := t.TempDir()
+	file := filepath.Join(dir, "totals.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `application: totals
+kafka: {brokers: "127.0.0.1:%d"}
+data-dir: %q
+state: {savepoints: {dir: %q}}
+sources: {orders: {topic: in, key: string, value: json}}
+sinks: {totals: {from: orders, topic: out, key: string, value: json}}
+`, port, dir, dir), 0o600))
+	var wait sync.WaitGroup
+	for line, want := range map[string]int{"transactions": 0, "reset --yes": 0, "cancel": 43, "checkpoints trigger": 43, "savepoint trigger": 43} {
+		wait.Go(func() {
+			code, _, stderr := cli(t, append(strings.Fields(line), file)...)
+			assert.Equal(t, want, code, "%s: %s", line, stderr)
+		})
+	}
+	time.Sleep(500 * time.Millisecond)
+	b, err := embedded.Start(t.Context(), embedded.Config{Port: port, Topics: []embedded.Topic{{Name: "in", Partitions: 1}, {Name: "out", Partitions: 1}}})
+	require.NoError(t, err)
+	wait.Wait()
+	require.NoError(t, b.Close())
 }

@@ -68,3 +68,18 @@ func TestWrapKeepsListsAndParagraphs(t *testing.T) {
 	require.Equal(t, "averylongword\nb", wrap("averylongword b", 5))
 	require.Equal(t, "joined\nlines go\non", wrap("joined lines\ngo on", 8))
 }
+
+// Help of a command that does not exist is a mistake, wherever --help stands.
+func TestHelpOfNoCommandIsAUsageError(t *testing.T) {
+	for _, line := range []string{"nosuch --help", "--help nosuch", "state --help", "nosuch -h", "checkpoints nosuch --help", "savepoint nosuch --help", "help nosuch", "help checkpoints nosuch", "nosuch --version"} {
+		code, stdout, stderr := cli(t, strings.Fields(line)...)
+		require.Equal(t, 2, code, line)
+		require.Empty(t, stdout, line)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), "%s: %s", line, stderr)
+	}
+	for _, line := range []string{"--help", "-h", "help", "", "checkpoints --help", "checkpoints", "help checkpoints", "checkpoints verify --help"} {
+		code, stdout, _ := cli(t, strings.Fields(line)...)
+		require.Zero(t, code, line)
+		require.Contains(t, stdout, "\nUsage:\n", line)
+	}
+}

@@ -18,13 +18,22 @@ func main() {
 	log.SetPrefix("processor: ")
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, requests()...)
 	go func() {
 		<-signals
 		cancel()
 		os.Exit(signalled(nextRequest(signals, sameRequest)))
 	}()
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// requests are the signals that ask for an orderly stop. A terminal that closes sends SIGHUP; under nohup it is ignored, and stays so.
+func requests() []os.Signal {
+	out := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		out = append(out, syscall.SIGHUP)
+	}
+	return out
 }
 
 // nextRequest waits for the first signal that comes later than after. The channel stays open.

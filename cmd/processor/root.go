@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +29,17 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	var misnamed error // help has no error of its own
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if cmd.HasAvailableSubCommands() {
+			misnamed = cmd.ValidateArgs(cmd.Flags().Args())
+		}
+		if misnamed == nil {
+			help(cmd, args)
+		}
+	})
+	err := cmp.Or(root.ExecuteContext(ctx), misnamed)
 	if err == nil {
 		return int(fault.OK)
 	}
@@ -60,7 +71,13 @@ Exit codes: 0 all well, 1 a check failed, 2 wrong usage, 3 a mistake in the serv
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          unknownCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	version := root.Flags().Bool("version", false, "tell the version, as the command version does")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *version {
+			return printVersion(cmd.OutOrStdout())
+		}
+		return cmd.Help()
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		message := err.Error()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -48,16 +49,19 @@ func newVersion() *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Tell the version, the commit and the Go release", Example: "  processor version\n  processor version --output json", Args: exactArgs()}
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		v := readVersion()
 		if output.json {
-			return writeJSON(cmd.OutOrStdout(), v)
+			return writeJSON(cmd.OutOrStdout(), readVersion())
 		}
-		modified := ""
-		if v.Modified {
-			modified = ", with changes"
-		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\ncommit %s%s\n%s %s\n", v.Module, v.Version, v.Commit, modified, v.Go, v.Platform)
-		return err
+		return printVersion(cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+func printVersion(out io.Writer) error {
+	v, modified := readVersion(), ""
+	if v.Modified {
+		modified = ", with changes"
+	}
+	_, err := fmt.Fprintf(out, "%s %s\ncommit %s%s\n%s %s\n", v.Module, v.Version, v.Commit, modified, v.Go, v.Platform)
+	return err
 }
