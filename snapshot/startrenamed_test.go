@@ -148,7 +148,7 @@ func TestASourceOfTheSavepointThatReadsSomethingElse(t *testing.T) {
 	f.commit(1, 500, 9)
 	f.refused(ReasonOtherLineage, "offset 500 of third/0", "where it reads something else")
 	f.want.Again = true
-	f.refused(ReasonPositionDiffers, "covers orders/0, which the task does not read")
+	f.refused(ReasonOtherInputs, "covers orders/0, which the task does not read")
 }
 
 // Two sources have changed names, and their parts are of two instances: each goes on where it was read, in one part.
