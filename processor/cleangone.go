@@ -2,7 +2,10 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -62,7 +65,7 @@ func (s *service) liveInstances(ctx context.Context) ([]string, error) {
 }
 
 // committedRoots gives the roots that the committed handles of the whole group name. It waits for open transactions that
-// have offsets of the group in them. A handle that cannot be read might name anything: that is an error.
+// have offsets of the group in them.
 func (s *service) committedRoots(ctx context.Context) ([]snapshot.RootRef, error) {
 	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
@@ -83,14 +86,27 @@ func (s *service) committedRoots(ctx context.Context) ([]snapshot.RootRef, error
 	if err != nil {
 		return nil, err
 	}
-	seen := map[snapshot.RootRef]bool{}
+	return s.namedRoots(stable)
+}
+
+// namedRoots gives the roots that committed handles name. A handle that cannot be read might name anything: that is an error.
+// What is no handle names nothing. On a topic of this application it says that somebody has overwritten one; on another one it
+// is a consumer's or a tool's, or it was put over the handle of a source that was removed. That one's state is not gone on with
+// then, here or in an instance that still has the source: with such an offset no start does (ReasonForeignOffset).
+func (s *service) namedRoots(stable map[element.TopicPartition]kafka.Committed) ([]snapshot.RootRef, error) {
+	read, seen := map[string]bool{}, map[snapshot.RootRef]bool{}
+	for _, src := range s.plan.Sources {
+		read[src.Topic] = true
+	}
 	var roots []snapshot.RootRef
-	for tp, c := range stable {
+	for _, tp := range slices.SortedFunc(maps.Keys(stable), element.TopicPartition.Compare) { // the same error each time
+		c := stable[tp]
 		if !c.Found {
 			continue
 		}
 		h, err := snapshot.ParseHandle(c.Metadata)
 		switch {
+		case errors.Is(err, snapshot.ErrHandleForeign) && !read[tp.Topic]:
 		case err != nil:
 			return nil, fmt.Errorf("committed offset %d of %s in group %s: %w", c.Offset, tp, s.reads.group, err)
 		case h.StoreID != s.repo.StoreID():

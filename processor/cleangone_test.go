@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/internal/testbed"
 	"github.com/millweir/millweir/snapshot"
 )
@@ -80,12 +82,31 @@ func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
 	stranger.LeaveGroup()
 	stranger.Close()
 
-	var offsets kadm.Offsets
-	offsets.AddOffset(outTopic(), 0, 1, -1)
-	require.NoError(t, adm.CommitAllOffsets(t.Context(), app, offsets))
+	named, err := s.committedRoots(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, named)
+	offset := kadm.Offset{Topic: outTopic(), At: 1, LeaderEpoch: -1}
+	commit := func() {
+		require.NoError(t, adm.CommitAllOffsets(t.Context(), app, kadm.Offsets{outTopic(): {0: offset}}))
+	}
+	commit()
+	still, err := s.committedRoots(t.Context())
+	require.NoError(t, err, "no source reads the topic")
+	require.ElementsMatch(t, named, still)
+	committed, err := adm.FetchOffsets(t.Context(), app)
+	require.NoError(t, err)
+	o, ok := committed.Lookup(inTopic(), 0)
+	require.True(t, ok)
+	h, err := snapshot.ParseHandle(o.Metadata)
+	require.NoError(t, err)
+	h.StoreID = "00000000-0000-4000-8000-000000000000"
+	offset.Metadata, err = h.Encode()
+	require.NoError(t, err)
+	commit()
 	_, err = s.cleanGone(t.Context())
-	require.ErrorIs(t, err, snapshot.ErrHandleForeign)
-	require.ErrorContains(t, err, outTopic())
+	require.ErrorContains(t, err, "nothing is deleted")
+	require.ErrorContains(t, err, "committed offset 1 of "+outTopic()+"/0")
+	require.ErrorContains(t, err, "belongs to a checkpoint directory with store id "+h.StoreID)
 	require.Contains(t, roots(), "a")
 	_, err = adm.DeleteOffsets(t.Context(), app, kadm.TopicsSet{outTopic(): {0: {}}})
 	require.NoError(t, err)
@@ -99,4 +120,39 @@ func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
 	r := b.verify()
 	require.True(t, r.Exact(), "%s", r.String())
 	require.EqualValues(t, produced, r.RecordsOut)
+}
+
+// An offset that is no handle names nothing where no source reads; on a source's topic it has taken a handle's place.
+func TestOffsetsThatAreNoHandlesNameNothingBesideTheSources(t *testing.T) {
+	s := &service{plan: countPlan(t, "app"), repo: &snapshot.Repository{}, reads: reads{group: "app"}}
+	root := snapshot.RootRef{Name: element.CheckpointName{ID: 7, Incarnation: 1}, Path: "app/a/chk-7-0000000000000001.root"}
+	h := snapshot.Handle{Kind: snapshot.HandleCheckpoint, Root: root, Offset: 5, LeaderEpoch: -1, ClusterID: "c", PartitionCount: 1}
+	text, err := h.Encode()
+	require.NoError(t, err)
+	at := func(topic string, p int32) element.TopicPartition {
+		return element.TopicPartition{Topic: topic, Partition: p}
+	}
+	offsets := map[element.TopicPartition]kafka.Committed{
+		at(inTopic(), 0):   {Found: true, Offset: 5, Metadata: text},
+		at(inTopic(), 1):   {},
+		at("elsewhere", 0): {Found: true, Offset: 3},
+		at("elsewhere", 1): {Found: true, Offset: 3, Metadata: "mirrored"},
+	}
+	roots, err := s.namedRoots(offsets)
+	require.NoError(t, err)
+	require.Equal(t, []snapshot.RootRef{root}, roots)
+
+	offsets[at("removed", 2)] = kafka.Committed{Found: true, Offset: 4, Metadata: text[:len(text)-1]}
+	offsets[at("removed", 1)] = kafka.Committed{Found: true, Offset: 4, Metadata: text[:len(text)-1]}
+	for range 20 {
+		_, err = s.namedRoots(offsets)
+		require.ErrorIs(t, err, snapshot.ErrHandleDamaged)
+		require.ErrorContains(t, err, "of removed/1 in group app", "the same one each time")
+	}
+	delete(offsets, at("removed", 1))
+	delete(offsets, at("removed", 2))
+
+	offsets[at(inTopic(), 1)] = kafka.Committed{Found: true, Offset: 9, Metadata: "consumer"}
+	_, err = s.namedRoots(offsets)
+	require.ErrorIs(t, err, snapshot.ErrHandleForeign)
 }

@@ -76,17 +76,6 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 			log.Warn("open transaction not aborted, the next start fences it", "error", err)
 			call(user.AbortFailed, err)
 		},
-		Cleaned: func(s snapshot.CleanReport, err error) {
-			if err != nil {
-				log.Warn("old checkpoints not removed", "error", err)
-			}
-			if len(s.Gone) > 0 {
-				log.Info("nothing is left of instances that are gone", "instances", s.Gone)
-			}
-			if user.Cleaned != nil {
-				user.Cleaned(s, err)
-			}
-		},
 		Skipped: func(t element.TaskID, step string, reason error) {
 			if errors.Is(reason, topology.ErrTombstone) {
 				// No mistake: a null value is nothing that an aggregate could fold.
@@ -100,6 +89,7 @@ func logging(log *slog.Logger, user engine.Listener) *engine.Listener {
 		},
 	}
 	logAssignment(log, lis, user)
+	logCleaned(log, lis, user)
 	logMerges(log, lis, user)
 	logGivenUp(log, lis, user)
 	return lis

@@ -3,9 +3,11 @@ package processor
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -68,4 +70,34 @@ func TestDamageOfAChainIsToldOnce(t *testing.T) {
 	require.Equal(t, 4, strings.Count(out.String(), "level=WARN"), "of a new chain")
 	require.Contains(t, out.String(), "runs not merged")
 	require.Equal(t, 18, heard, "the listener hears of all")
+}
+
+// Who cleans this instance's directory and who cleans those of the group take turns, each with an error of its own.
+func TestWhatKeepsOldCheckpointsIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		heard := 0
+		l := logging(slog.New(slog.NewTextHandler(&out, nil)), engine.Listener{Cleaned: func(snapshot.CleanReport, error) { heard++ }})
+		own, group := errors.New("data whose own root is gone is not deleted"), errors.New("nothing is deleted of instances that are gone")
+		round := func() {
+			l.Cleaned(snapshot.CleanReport{Deleted: 2}, own)
+			l.Cleaned(snapshot.CleanReport{}, group)
+			l.Cleaned(snapshot.CleanReport{}, nil)
+		}
+		for range 10 {
+			round()
+		}
+		require.Equal(t, 2, strings.Count(out.String(), "level=WARN"), out.String())
+		require.Contains(t, out.String(), `msg="old checkpoints not removed" error="data whose`)
+		l.Cleaned(snapshot.CleanReport{}, errors.New("input/output error"))
+		require.Equal(t, 3, strings.Count(out.String(), "level=WARN"))
+		time.Sleep(tellAgain)
+		round()
+		require.Equal(t, 5, strings.Count(out.String(), "level=WARN"), "somebody may read it now")
+		for i := range 2 * tellMost {
+			l.Cleaned(snapshot.CleanReport{}, fmt.Errorf("file %d", i))
+		}
+		require.Equal(t, 5+2*tellMost, strings.Count(out.String(), "level=WARN"))
+		require.Equal(t, 34+2*tellMost, heard, "the listener hears of all")
+	})
 }

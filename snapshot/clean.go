@@ -37,8 +37,8 @@ type CleanReport struct {
 //
 // committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this
 // instance count as committed without a marker. They must have been read before the call. group is asked where the roots do
-// not tell enough, see decide. When it cannot be asked, or a root or a marker cannot be read, nothing is deleted and the error
-// says which. Files that are not ours are not touched. What is left of interrupted writes goes too.
+// not tell enough, see decide. When it cannot be asked, data without a root stays; when a root or a marker cannot be read,
+// nothing is deleted. The error says why. Files that are not ours are not touched. What is left of interrupted writes goes too.
 //
 // Why it is safe while tasks move between the others: see decide.
 func (r *Repository) Clean(ctx context.Context, committed []RootRef, group GroupRoots) (CleanReport, error) {
@@ -50,15 +50,13 @@ func (r *Repository) Clean(ctx context.Context, committed []RootRef, group Group
 	if err = c.loadAll(committed); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	plan, err := c.decide()
-	if err != nil {
-		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
-	}
-	rep, err := r.deleteAll(ctx, plan)
-	if err != nil {
+	rep, err := c.carryOut()
+	if err != nil && !errors.Is(err, errUnanswered) {
 		return rep, err
 	}
-	_, err = r.st.Sweep(ctx, r.dir+"/") // of writes whose own cleaning up failed
+	if _, swept := r.st.Sweep(ctx, r.dir+"/"); swept != nil { // of writes whose own cleaning up failed
+		return rep, swept
+	}
 	return rep, err
 }
 

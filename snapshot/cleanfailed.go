@@ -64,11 +64,7 @@ func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts, group G
 	if !c.leftovers() {
 		return CleanReport{}, nil
 	}
-	plan, err := c.decide()
-	if err != nil {
-		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)
-	}
-	return r.deleteAll(ctx, plan)
+	return c.carryOut()
 }
 
 // noteHandles notes which checkpoint each committed handle names, and gives the roots. One that cannot be read, or leads to

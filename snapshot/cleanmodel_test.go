@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -36,6 +37,7 @@ func TestCleanersNeverTakeWhatTheGroupNeeds(t *testing.T) {
 	require.Positive(t, sum.Moves)
 	require.Positive(t, sum.Stops)
 	require.Positive(t, sum.Deleted)
+	require.Positive(t, sum.Partly)
 	require.Positive(t, sum.DeletedGone)
 	require.Positive(t, sum.DirsGone)
 	require.Positive(t, sum.DeletedIdle)
@@ -435,15 +437,6 @@ func (c *cluster) clean(p *proc) {
 	p.cleaning = false
 }
 
-// count counts a Clean. One may fail, because another cleaner is at work, but only before it has deleted.
-func (c *cluster) count(err error) {
-	c.stats.Cleans++
-	if err != nil {
-		require.ErrorContains(c.rt, err, "nothing is deleted")
-		c.stats.Refused++
-	}
-}
-
 func (c *cluster) goneInput() GoneInput {
 	return GoneInput{
 		Grace: time.Hour, Now: c.now,
@@ -458,6 +451,9 @@ func (c *cluster) goneInput() GoneInput {
 		},
 		Committed: func(context.Context) (out []RootRef, err error) {
 			c.stop()
+			if !c.quiet && c.rng.IntN(4) == 0 {
+				return nil, errors.New("no answer")
+			}
 			for _, ref := range c.handle {
 				out = append(out, ref)
 			}

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -11,7 +12,7 @@ import (
 )
 
 type clusterStats struct {
-	Commits, Moves, Stops, Stalls, Cleans, Refused, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedQuiet, DeletedFailed, Discarded int
+	Commits, Moves, Stops, Stalls, Cleans, Refused, Partly, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedQuiet, DeletedFailed, Discarded int
 }
 
 func (s *clusterStats) add(o clusterStats) {
@@ -21,6 +22,7 @@ func (s *clusterStats) add(o clusterStats) {
 	s.Stalls += o.Stalls
 	s.Cleans += o.Cleans
 	s.Refused += o.Refused
+	s.Partly += o.Partly
 	s.Deleted += o.Deleted
 	s.DeletedGone += o.DeletedGone
 	s.DirsGone += o.DirsGone
@@ -28,6 +30,20 @@ func (s *clusterStats) add(o clusterStats) {
 	s.DeletedQuiet += o.DeletedQuiet
 	s.DeletedFailed += o.DeletedFailed
 	s.Discarded += o.Discarded
+}
+
+// count counts a Clean. One may fail, because another cleaner is at work, but only before it has deleted; without the group's
+// answer it may have done a part.
+func (c *cluster) count(err error) {
+	c.stats.Cleans++
+	switch {
+	case err == nil:
+	case errors.Is(err, errUnanswered) && strings.HasPrefix(err.Error(), "data whose own root is gone is not deleted"):
+		c.stats.Partly++
+	default:
+		require.ErrorContains(c.rt, err, "nothing is deleted")
+		c.stats.Refused++
+	}
 }
 
 // finish lets one instance take over all and clean up, then looks at what is left.

@@ -14,15 +14,33 @@ import (
 // transaction has offsets of the group in it.
 type GroupRoots func(ctx context.Context) ([]RootRef, error)
 
-// collectTries bounds the listings of collect. Where roots appear faster than they are listed, a later Clean has more luck; one
-// that has asked the group goes on.
+// collectTries bounds the listings of collect. Where roots appear faster than they are listed the group is asked, and its word
+// is enough.
 const collectTries = 8
 
 // handleTries bounds how often the group is asked because a root that it named was removed before it was read: its task had
 // gone on.
 const handleTries = 3
 
-// decide makes the plan of Clean and CleanFailed.
+var (
+	errTooFast    = errors.New("checkpoints of other instances appear faster than they are read")
+	errUnanswered = errors.New("the group's committed handles")
+)
+
+// carryOut does what Clean and CleanFailed have to do when it is known what is committed.
+func (c *cleaner) carryOut() (CleanReport, error) {
+	plan, kept := c.decide()
+	if plan == nil {
+		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", kept)
+	}
+	rep, err := c.r.deleteAll(c.ctx, plan)
+	if err == nil && kept != nil {
+		err = fmt.Errorf("data whose own root is gone is not deleted: %w", kept)
+	}
+	return rep, err
+}
+
+// decide makes the plan of Clean and CleanFailed. With a plan an error says why it lacks what needs the group's word.
 //
 // A listing is no moment: it reads one directory after the other, and a slow or stopped process may take any time between
 // two of them. A task T may move meanwhile and its new owner commit; then the roots in the directory that it left go, and
@@ -46,17 +64,24 @@ const handleTries = 3
 // Asked before the first listing it would be wrong: this process commits, loses T, and T's new owner commits on top; the
 // listing has the file that H has not.
 func (c *cleaner) decide() (*cleanPlan, error) {
-	if err := c.collect(false); err != nil {
+	var sure *cleanPlan
+	switch err := c.collect(false); {
+	case err == nil:
+		sure = c.judge()
+		if !c.leaveBlind(sure) {
+			return sure, nil
+		}
+	case !errors.Is(err, errTooFast):
 		return nil, err
 	}
-	plan := c.judge()
-	if !c.blind(plan) {
-		return plan, nil
-	}
-	if err := c.collect(true); err != nil {
+	switch err := c.collect(true); {
+	case err == nil:
+		return c.judge(), nil
+	case errors.Is(err, errUnanswered):
+		return sure, err
+	default:
 		return nil, err
 	}
-	return c.judge(), nil
 }
 
 func (c *cleaner) judge() *cleanPlan {
@@ -66,20 +91,26 @@ func (c *cleaner) judge() *cleanPlan {
 	return c.judgeFiles()
 }
 
-// blind reports whether a plan has data of which no root that was read tells whose it was.
-func (c *cleaner) blind(plan *cleanPlan) bool {
+// leaveBlind takes the data of which no root that was read tells whose it was out of a plan, and reports whether there was any.
+func (c *cleaner) leaveBlind(plan *cleanPlan) bool {
 	named := map[string]bool{}
 	for _, r := range c.roots {
 		markFiles(r.root, named)
 	}
-	return slices.ContainsFunc(plan.data, func(f FileInfo) bool {
+	all := len(plan.data)
+	plan.data = slices.DeleteFunc(plan.data, func(f FileInfo) bool {
 		p := parseFilePath(f.Name)
-		if p.kind == fullFile {
-			return !named[f.Name]
+		blind := !named[f.Name]
+		if p.kind != fullFile {
+			p.kind = rootFile
+			blind = c.roots[p.String()].root == nil
 		}
-		p.kind = rootFile
-		return c.roots[p.String()].root == nil
+		if blind {
+			plan.report.KeptBytes += f.Length
+		}
+		return blind
 	})
+	return len(plan.data) < all
 }
 
 // collect reads the roots of all instances until a listing shows none that was not known, and when the group is asked, its
@@ -102,7 +133,7 @@ func (c *cleaner) collect(ask bool) error {
 		case news == 0 && try > 0, ask && try == collectTries:
 			return nil
 		case try == collectTries:
-			return fmt.Errorf("checkpoints of other instances appear faster than they are read")
+			return errTooFast
 		}
 		if inv, err = c.r.inventory(c.ctx); err != nil {
 			return err
@@ -115,7 +146,7 @@ func (c *cleaner) readHandles() (news int, err error) {
 	for try := 1; ; try++ {
 		handles, err := c.group(c.ctx)
 		if err != nil {
-			return 0, fmt.Errorf("the group's committed handles: %w", err)
+			return 0, fmt.Errorf("%w: %w", errUnanswered, err)
 		}
 		for _, h := range handles {
 			if c.roots[h.Path].root == nil {

@@ -93,7 +93,7 @@ func TestCleanersAskTheGroupWhoseDataItIs(t *testing.T) {
 			w.a, w.pause = openPaused(t, w.m, "a", 1)
 			w.stall(2)
 			_, err = clean(w, func(context.Context) ([]RootRef, error) { return nil, errors.New("no broker") })
-			require.ErrorContains(t, err, "nothing is deleted: the group's committed handles: no broker", what)
+			require.ErrorContains(t, err, "data whose own root is gone is not deleted: the group's committed handles: no broker", what)
 			require.Contains(t, listAll(t, w.a), w.chain)
 		}
 	}
@@ -123,4 +123,71 @@ func TestCleanAsksTheGroupSeldom(t *testing.T) {
 	require.Greater(t, deleted, 60)
 	_, err := r.Verify(ctx, root.Tasks[0])
 	require.NoError(t, err)
+}
+
+// While the group cannot be asked, only data whose root is gone stays; it goes when the group answers.
+func TestWhatNeedsNoQuestionGoesWhileTheGroupCannotBeAsked(t *testing.T) {
+	var prev *RootRef
+	for what, clean := range map[string]func(*Repository, GroupRoots) (CleanReport, error){
+		"Clean": func(r *Repository, group GroupRoots) (CleanReport, error) {
+			return r.Clean(ctx, []RootRef{*prev}, group)
+		},
+		"CleanFailed": func(r *Repository, group GroupRoots) (CleanReport, error) {
+			return r.CleanFailed(ctx, []TaskFacts{named(t, r, taskA, *prev)}, group)
+		},
+	} {
+		m := vfs.NewMem()
+		r, _ := openPaused(t, m, "a", 1)
+		var root *Root
+		prev, root = commits(t, r, 1, 1, 2, nil, nil, taskA)
+		persistOnly(t, r, 3, 2, "killed before its root")
+		full, err := r.Merge(ctx, prev.Name, root.Tasks[0])
+		require.NoError(t, err)
+		root.Tasks[0].Runs = []RunRef{full}
+		prev, root = commits(t, r, 2, 4, 5, prev, root, taskA)
+
+		r, _ = openPaused(t, m, "a", 1)
+		blind := []string{"shop/a/chk-3-0000000000000001.data"}
+		rep, err := clean(r, func(context.Context) ([]RootRef, error) { return nil, errors.New("no answer") })
+		require.ErrorContains(t, err, "data whose own root is gone is not deleted: the group's committed handles: no answer", what)
+		require.Equal(t, 8, rep.Deleted, "%s: roots, markers and packs of 1 and 2, root and marker of 4", what)
+		kept := listAll(t, r)
+		require.Subset(t, kept, blind)
+		size := 0
+		for _, f := range kept {
+			if f != storeIDFile {
+				size += len(readFile(t, m, f))
+			}
+		}
+		require.EqualValues(t, size, rep.KeptBytes, what)
+		whole(t, r, *prev)
+
+		rep, err = clean(r, says(*prev))
+		require.NoError(t, err)
+		require.Equal(t, 1, rep.Deleted, what)
+		require.NotContains(t, listAll(t, r), blind[0])
+		whole(t, r, *prev)
+	}
+}
+
+// Where roots appear faster than they are listed the group's word is enough, and without it nothing goes.
+func TestCleanAsksTheGroupWhereRootsAppearTooFast(t *testing.T) {
+	m := vfs.NewMem()
+	a, pause := openPaused(t, m, "a", 1)
+	own, _ := commits(t, a, 1, 1, 3, nil, nil, taskA)
+	b := openRepo(t, m, "b")
+	prev, root := commits(t, b, 2, 1, 1, nil, nil, taskB)
+	pause.at = func(op, name string) {
+		if op == "readdir" && name == "shop/b" {
+			next := int(prev.Name.ID) + 1
+			prev, root = commits(t, b, 2, next, next, prev, root, taskB)
+		}
+	}
+	rep, err := a.Clean(ctx, []RootRef{*own}, func(context.Context) ([]RootRef, error) { return nil, errors.New("no answer") })
+	require.ErrorContains(t, err, "nothing is deleted: the group's committed handles: no answer")
+	require.Zero(t, rep.Deleted)
+	rep, err = a.Clean(ctx, []RootRef{*own}, func(context.Context) ([]RootRef, error) { return []RootRef{*own, *prev}, nil })
+	require.NoError(t, err)
+	require.Equal(t, 4, rep.Deleted, "roots and markers of 1 and 2")
+	whole(t, a, *own)
 }
