@@ -23,8 +23,8 @@ type CleanReport struct {
 }
 
 // Clean deletes what nothing needs of this instance's files. Kept are, of every task, the NumRetained newest committed
-// checkpoints of all instances; those that hold a task of which no newer one is known to be committed (it moved, and its
-// new owner has not committed yet); everything newer than the newest that this process committed, and that one itself;
+// checkpoints of all instances, and the one that the newest follows if NumRetained is above 1; those that hold a task of
+// which no newer one is known to be committed (it moved, and its new owner has not committed yet); everything newer than the newest that this process committed, and that one itself;
 // everything that those roots, the roots of other instances (a partition that moved takes its chain along) and the roots
 // in committed name; merged runs that no committed root names yet; and the files of a successor, if this process was
 // replaced and goes on for a while.
@@ -73,9 +73,10 @@ type cleaner struct {
 	named     []string             // paths of the roots that handles name
 
 	// ids of the committed roots of each task that reads a partition, of all instances, newest first
-	ids    map[lineage][]element.CheckpointID
-	newest element.CheckpointID // that this process committed
-	report CleanReport
+	ids      map[lineage][]element.CheckpointID
+	followed map[string]bool      // paths of the roots that the newest of a task follow
+	newest   element.CheckpointID // that this process committed
+	report   CleanReport
 
 	// started: CleanFailed. handles has the id that the committed handle of each task names, here that of the newest committed
 	// root of this directory.
@@ -96,7 +97,7 @@ func (r *Repository) newCleaner(ctx context.Context) (*cleaner, error) {
 	inv, err := r.inventory(ctx)
 	return &cleaner{
 		r: r, ctx: ctx, first: inv, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{},
-		ids: map[lineage][]element.CheckpointID{}, here: map[lineage]element.CheckpointID{},
+		ids: map[lineage][]element.CheckpointID{}, followed: map[string]bool{}, here: map[lineage]element.CheckpointID{},
 	}, err
 }
 
@@ -145,6 +146,17 @@ func (c *cleaner) judgeCommitted() {
 	for _, ids := range c.ids {
 		slices.SortFunc(ids, func(a, b element.CheckpointID) int { return cmp.Compare(b, a) })
 	}
+	clear(c.followed)
+	for path := range c.committed {
+		if r := c.roots[path]; r.root.Predecessor != nil && r.root.anySource(c.newestOf(r)) {
+			c.followed[r.root.Predecessor.Path] = true
+		}
+	}
+}
+
+// newestOf reports of tasks whether a root is their newest committed one.
+func (c *cleaner) newestOf(r cleanRoot) func(lineage) bool {
+	return func(h lineage) bool { return c.ids[h][0] == r.ref.Name.ID }
 }
 
 // judgeOwn marks the files that are needed.
@@ -180,10 +192,15 @@ func (c *cleaner) judgeOwn() {
 	}
 }
 
-// retained reports whether a root is one of the NumRetained newest committed ones of one of its tasks.
+// retained reports whether a root is one of the NumRetained newest committed ones of one of its tasks. Where these are several, so
+// is the one that the newest follows: where records may repeat, a delayed copy of its commit may set the group back to it, and
+// if one has done so before, what was committed in between has an id above it.
 func (c *cleaner) retained(path string) bool {
-	if !c.committed[path] {
+	switch {
+	case !c.committed[path]:
 		return false
+	case c.r.retain > 1 && c.followed[path]:
+		return true
 	}
 	r := c.roots[path]
 	return r.root.anySource(func(h lineage) bool {

@@ -34,7 +34,7 @@ type GoneInput struct {
 // or Committed fail; the error says which. Files that are not ours are not touched.
 //
 // Needed is, with all that it names: what Committed names; every root of an instance that is not gone; of every task the
-// NumRetained newest committed roots of all instances. Instances of other clusters are not judged; see Clean for which
+// NumRetained newest committed roots of all instances, and the one that the newest follows as for Clean. Instances of other clusters are not judged; see Clean for which
 // checkpoints count for a task. What is not needed goes
 //
 //   - at once when it is known to be superseded: a root all of whose tasks have NumRetained newer committed ones (one is
@@ -293,7 +293,7 @@ func (g *goneCleaner) chains() map[string][]RunRef {
 	out := map[string][]RunRef{}
 	for path := range g.committed {
 		r := g.roots[path]
-		isNewest := func(h lineage) bool { return g.ids[h][0] == r.ref.Name.ID }
+		isNewest := g.newestOf(r)
 		newest := r.root.anySource(isNewest)
 		for i := range r.root.Tasks {
 			switch e := &r.root.Tasks[i]; {

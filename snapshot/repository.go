@@ -24,7 +24,8 @@ type Config struct {
 	// Application and Instance name the sub-directory that this Repository writes to; see ValidName. Instance may be
 	// empty with ReadOnly.
 	Application, Instance string
-	// NumRetained is the number of newest committed checkpoints that Clean keeps, at least 1.
+	// NumRetained is the number of newest committed checkpoints of a task that Clean keeps, at least 1; at least 2 where records
+	// may repeat.
 	NumRetained int
 	// MemoryThreshold is the size in bytes up to which runs lie in the root itself: a checkpoint of which no run is larger
 	// is one file. At most MaxMemoryThreshold; 0: all runs go into files.

@@ -267,7 +267,7 @@ func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
 // offsets went back, by a tool or because the brokers lost commits. A marker is written only after the commit.
 //
 // Where records may repeat, a delayed copy of a commit may have set the group back to the checkpoint right before the newest
-// one. That is taken up, and the newest one given up: it is behind.
+// one. That is taken up, and the newest one given up: it is behind. What lies between the two was given up so before.
 func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.CheckpointID, no *Refusal) {
 	var newer []*RootInfo
 	for _, i := range newestFirst(in.Listing) {
@@ -279,7 +279,7 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 	switch {
 	case len(newer) == 0:
 		return 0, nil
-	case in.Repeats && len(newer) == 1 && in.nextAfter(t, h, newer[0]):
+	case in.Repeats && (len(newer) == 1 || h.Kind == HandleCheckpoint) && in.nextAfter(t, h, newer[0]):
 		return newer[0].Ref.Name.ID, nil
 	}
 	info := newer[0]

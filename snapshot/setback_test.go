@@ -72,3 +72,39 @@ func TestASetBackByOneIsTakenUpWhereRecordsMayRepeat(t *testing.T) {
 		})
 	}
 }
+
+// The group is set back by one, and the next attempt goes on from there. A second copy of the same commit sets it back again:
+// the checkpoint is there although a newer one that nobody goes on with any more is, too, and the start goes on from it.
+func TestASecondSetBackToTheSameCheckpointIsTakenUp(t *testing.T) {
+	for _, retain := range []int{1, 2, 3} {
+		h := newHistory(t)
+		h.r.retain = retain
+		root6, err := h.r.ReadRoot(ctx, h.refs[6])
+		require.NoError(t, err)
+		ref6, last := h.refs[6], h.refs[7]
+		for id := 9; id <= 8+retain; id++ { // each from 6
+			last, _ = mustCheckpoint(t, h.r, id, 1, &ref6, root6, both("again"))
+			require.NoError(t, h.r.MarkCommitted(ctx, last))
+			_, err = h.r.Clean(ctx, []RootRef{last}, says(last))
+			require.NoError(t, err)
+		}
+		if retain == 1 {
+			require.NotContains(t, listAll(t, h.r), ref6.Path, "with transactions one is enough")
+			continue
+		}
+		require.NotContains(t, listAll(t, h.r), h.refs[5].Path)
+		h.at(t, 6)
+		h.in.Repeats = true
+		h.in.Roots, err = h.r.LoadRoots(ctx, NamedRoots(h.in.Tasks))
+		require.NoError(t, err)
+		h.in.Listing, err = h.r.CommittedAfter(ctx, OldestID(h.in.Tasks))
+		require.NoError(t, err)
+		got, err := Resolve(*h.in)
+		require.NoError(t, err)
+		for _, id := range []element.TaskID{taskA, taskB} {
+			require.Equal(t, Restore, got[id].Kind)
+			require.Equal(t, last.Name.ID, got[id].Behind)
+		}
+		whole(t, h.r, ref6)
+	}
+}

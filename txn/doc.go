@@ -67,7 +67,7 @@
 //	P3  A commit whose answer is lost is sent again: it says where the group stands, so twice is as good as once. If
 //	    time runs out the class is Unconfirmed, and either outcome is right.
 //	P4  A delayed copy of a commit can set the group back to a complete checkpoint of the same generation, until the next
-//	    commit; so the checkpoint before the last one has to be kept, and a start goes on from it.
+//	    commit; so the checkpoint that the last one follows has to be kept, and a start goes on from it.
 //	P5  Nothing is held up: Produce works between Seal and Commit, and no lock is held while records are handed over.
 //	P6  What the instance left open when it made transactions before is ended by the first Init, what instances that are gone
 //	    left, by FenceGone.
