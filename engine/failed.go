@@ -24,7 +24,9 @@ import (
 // this process. Those that follow it in its chain were given up with it.
 
 // cleanFailed removes what failed checkpoints have left, now that the group's word is known. Without transactions a commit
-// that is on its way may still arrive, and nothing goes before the next one that succeeds. Nor does it while a person has the state recovered from the store.
+// that is on its way may still arrive: what failed is left to Clean, after the next one that succeeds, and what an earlier process
+// has left, where nothing is committed for a while, to CleanIdle after its grace. While a person has the state recovered
+// from the store nothing goes before a commit.
 func (a *attempt) cleanFailed(in *intake) {
 	if cfg := &a.r.cfg; cfg.AtLeastOnce || cfg.NoSnapshots || cfg.RecoverFromStore {
 		return
