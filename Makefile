@@ -30,8 +30,11 @@ test-kafka: ## the same suites and the kill tests on a real Kafka: KAFKA_BROKERS
 	grep -E '^(ok|FAIL|testbed: [0-9]+ tests)|^--- FAIL' $(KAFKA_LOGS); exit $$rc
 
 planted: SHELL := /bin/bash
-planted: ## which rung finds which mistake that is built in on purpose, and in how many of 500 schedules
+planted: ## which rung finds which mistake that is built in on purpose; simulation and barrier handling: in how many of 500 schedules
 	SIM_RATES=1 $(GO) test -count=1 -v -timeout 20m -run 'Planted' ./internal/sim
+	$(GO) test -count=1 -v -run 'Planted' ./engine/gate -rates
+	$(GO) test -tags synctests -count=1 -v -run 'TestPlanted' ./internal/synctests
+	$(GO) test -count=1 -v -run 'PlantedFault' ./store
 	set -o pipefail; $(GO) test -count=1 -v -run 'PlantedFault' ./integration 2>&1 | grep -vE '^ *time='
 
 synctests: ## the real service in bubbles of virtual time, on the embedded broker: 500 schedules for one process and for three, and the planted faults

@@ -3,8 +3,10 @@ package engine
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -163,28 +166,80 @@ func (w *world) asSavepoint() (path string, inflight int) {
 	return ref.Path, inflight
 }
 
+// moves are the changes of the parallelism that a fork makes, besides none.
+var moves = [][2]int{{1, 2}, {2, 3}, {2, 4}, {4, 3}, {4, 1}}
+
 // What was in flight at the savepoint is made by the fork, once, also with another parallelism.
 func TestRecordsInFlightOfASavepoint(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 2)
-	w.produce(2000, 17)
-	cfg := w.config()
-	cfg.Unaligned, cfg.ChannelRecords, cfg.ShutdownTimeout = true, 64, 1
-	kill := w.startPlan(slowPlan(t, 2, 100*time.Microsecond), cfg, w.ports(), nil)
-	require.Eventually(t, func() bool { return w.done() > 300 }, 10*time.Second, time.Millisecond)
-	require.NoError(t, kill())
-	path, inflight := w.asSavepoint()
-	require.Positive(t, inflight)
-	begin := contents(t, path)
-	f := w.fork("fork", 2)
-	for range 2 {
-		stop := f.startPlan(slowPlan(t, 3, 0), f.configOf("fork", path), withFrom(f.ports()), nil)
-		f.produce(50, 17)
-		f.outputsFrom(begin)
-		require.NoError(t, stop())
+	for _, move := range moves {
+		t.Run(fmt.Sprintf("%d to %d", move[0], move[1]), func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.produce(2000, 17)
+			cfg := w.config()
+			cfg.Unaligned, cfg.ChannelRecords, cfg.ShutdownTimeout = true, 64, 1
+			kill := w.startPlan(slowPlan(t, move[0], 100*time.Microsecond), cfg, w.ports(), nil)
+			require.Eventually(t, func() bool { return w.done() > 300 }, 10*time.Second, time.Millisecond)
+			require.NoError(t, kill())
+			path, inflight := w.asSavepoint()
+			require.Positive(t, inflight)
+			begin := contents(t, path)
+			f := w.fork("fork", 2)
+			for range 2 {
+				stop := f.startPlan(slowPlan(t, move[1], 0), f.configOf("fork", path), withFrom(f.ports()), nil)
+				f.produce(50, 17)
+				f.outputsFrom(begin)
+				require.NoError(t, stop())
+			}
+			f.exactFrom(begin)
+			t.Logf("%d records were in flight", inflight)
+		})
 	}
-	f.exactFrom(begin)
-	t.Logf("%d records were in flight", inflight)
+}
+
+// Timers that are pending at the savepoint fire in the fork, once, also with another parallelism.
+func TestTimersOfASavepoint(t *testing.T) {
+	t.Parallel()
+	for _, move := range moves {
+		t.Run(fmt.Sprintf("%d to %d", move[0], move[1]), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 3)
+			base := time.Now().Add(400 * time.Millisecond)
+			stop := w.startPlan(timerPlan(t, move[0], base), w.config(), withFrom(w.ports()), nil)
+			w.produce(200, 11)
+			w.caughtUp()
+			ref, err := w.r.Savepoint(t.Context(), "", t.TempDir())
+			require.NoError(t, err)
+			require.NoError(t, stop())
+			begin := map[string]int64{} // timers that have fired
+			pending := w.total()
+			s, err := snapshot.OpenSavepoint(t.Context(), ref.Path)
+			require.NoError(t, err)
+			defer s.Close()
+			for _, e := range s.Root.Tasks {
+				_, err := s.Restore(t.Context(), e, nil, func(en snapshot.Entry) error {
+					if !strings.HasSuffix(e.States[en.State].Name, "fired") {
+						return nil
+					}
+					n, err := serde.Int64().Decode(en.Value)
+					begin[string(en.Key)] = n
+					pending -= int(n)
+					return err
+				})
+				require.NoError(t, err)
+			}
+			require.Positive(t, pending)
+			f := w.fork("fork", 3)
+			for range 2 {
+				stop = f.startPlan(timerPlan(t, move[1], base), f.configOf("fork", ref.Path), withFrom(f.ports()), nil)
+				f.produce(50, 11)
+				f.outputsFrom(begin)
+				require.NoError(t, stop())
+			}
+			f.exactFrom(begin)
+			t.Logf("%d timers were pending", pending)
+		})
+	}
 }
 
 // A savepoint has no records in flight, and neither has the checkpoint of a graceful stop: their barriers are aligned also where

@@ -178,12 +178,16 @@ func TestCancelWithAnInstanceThatIsLate(t *testing.T) {
 	require.Zero(t, files)
 }
 
+// forgetPoints are the steps of a deletion, and whether the application is whole there.
+var forgetPoints = map[failpoint.Point]bool{failpoint.ForgetJoinBefore: true, failpoint.ForgetJoinAfter: true, failpoint.ForgetBefore: true,
+	failpoint.ForgetAfter: false, failpoint.ForgetFileAfter: false}
+
 // Whoever deletes after a cancel, the last instance or the command, is killed at each step of it. The application is whole or
 // has no state, and another cancel leaves nothing.
 func TestKilledWhileACancelDeletes(t *testing.T) {
 	armed := armedBinary(t)
 	for _, who := range []string{"instance", "command"} {
-		for point, whole := range map[failpoint.Point]bool{failpoint.ForgetJoinAfter: true, failpoint.ForgetBefore: true, failpoint.ForgetAfter: false, failpoint.ForgetFileAfter: false} {
+		for point, whole := range forgetPoints {
 			t.Run(who+"/"+string(point), func(t *testing.T) {
 				t.Parallel()
 				s := fakeSite(t, 2).impatient()

@@ -5,8 +5,10 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -317,6 +319,32 @@ func (p *process) restarts() int { return strings.Count(p.stderr.String(), "msg=
 func failBroker(t *testing.T) []string {
 	t.Helper()
 	return fakeSite(t, 1).brokers
+}
+
+// Each point is taken by some suite in every run, whatever the seed: TestFailpoints, TestPair, TestKillDuringAnImport or
+// TestKilledWhileACancelDeletes.
+func TestEveryPointIsTaken(t *testing.T) {
+	var all, pair []failpoint.Point
+	for _, info := range failpoint.Points {
+		all = append(all, info.Point)
+		if handover(info.Point) {
+			pair = append(pair, info.Point)
+		}
+	}
+	require.LessOrEqual(t, len(pair), pairQuick.points, "they come first")
+	require.Subset(t, pairPoints(), pair)
+	for seed := range uint64(100) {
+		taken := slices.Concat(pair, slices.Collect(maps.Keys(forgetPoints)))
+		for _, c := range failEvery(seed) {
+			taken = append(taken, failpoint.Point(c.name))
+		}
+		for _, c := range importSome(seed) {
+			if p := importPoints[c.step].point; imported(p) && !slices.Contains(taken, p) {
+				taken = append(taken, p)
+			}
+		}
+		require.ElementsMatch(t, all, taken)
+	}
 }
 
 func TestFailpoints(t *testing.T) {

@@ -253,14 +253,23 @@ func (im *importing) judge(f *site, imported bool) {
 	require.Len(t, got, len(want))
 }
 
-// importSome draws the steps of a claim and six others; with IMPORT_EVERY or FAILPOINT_ONLY all steps in every way.
+// importSome takes the steps that no other suite meets, and draws others up to ten; with IMPORT_EVERY or FAILPOINT_ONLY it takes
+// all steps in every way.
 func importSome(seed uint64) []importCase {
 	if os.Getenv("IMPORT_EVERY") != "" || os.Getenv("FAILPOINT_ONLY") != "" {
 		return importCases(seed, true)
 	}
 	cases := importCases(seed, false)
-	rand.New(rand.NewPCG(seed, 32)).Shuffle(len(cases)-4, func(a, b int) { cases[a], cases[b] = cases[b], cases[a] })
-	return cases[len(cases)-10:]
+	rand.New(rand.NewPCG(seed, 32)).Shuffle(len(cases), func(a, b int) { cases[a], cases[b] = cases[b], cases[a] })
+	own, others := []importCase(nil), []importCase(nil)
+	for _, c := range cases {
+		if imported(importPoints[c.step].point) {
+			own = append(own, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return append(own, others[:10-len(own)]...)
 }
 
 // A start from a savepoint may die at every step, and the next one, with the same command or without --from, is exact.

@@ -280,6 +280,9 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 	if len(a.flights) > 1 {
 		a.p.w.counts.Concurrent++
 	}
+	if len(a.flights) > 2 {
+		a.p.w.counts.ThreeInFlight++
+	}
 	if len(act.Savepoint) > 0 {
 		a.p.w.counts.Savepoints++
 	}

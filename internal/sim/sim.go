@@ -74,15 +74,16 @@ type Counts struct {
 	FailedCleaned, FailedCleanedFirst, Discarded int
 	// SecondReads are refusals that a second read of the offsets showed to be of a state of affairs that was over.
 	SecondReads int
-	// Checkpoints that were triggered while another was in flight; that were abandoned, beside an older one that stayed;
-	// transactions that were reopened, or were lost by then; checkpoints that served a request for a savepoint.
-	Concurrent, Abandoned, AbandonedBeside, Reopened, BrokenBack, Savepoints int
+	// Checkpoints that were triggered while another was in flight, while two were; that were abandoned, beside an older one
+	// that stayed; transactions that were reopened, or were lost by then; checkpoints that served a request for a savepoint.
+	Concurrent, ThreeInFlight, Abandoned, AbandonedBeside, Reopened, BrokenBack, Savepoints int
 	// Attempts with an exchange; subtasks read from others; unaligned snapshots of subtasks, of these by a timeout; parcels
 	// that were in flight then; records in flight that were restored; checkpoints that a gate gave up, that a task gave up when it heard of it; attempts that ended
 	// for other partitions.
 	WiredAttempts, Rescaled, Unaligned, Switched, InFlight, Replayed, GateAborts, GivenUpLate, Redrawn int
-	// Runs with an exchange, of these with unaligned snapshots, with a change of the parallelism, with abandoned checkpoints.
-	Exchanges, ExchangesUnaligned, ExchangesRescaled, ExchangesAbandoned int
+	// Runs with an exchange, of these with unaligned snapshots, with a change of the parallelism, with abandoned checkpoints,
+	// with several in flight.
+	Exchanges, ExchangesUnaligned, ExchangesRescaled, ExchangesAbandoned, ExchangesConcurrent int
 	// Tasks whose input has ended, checkpoints that the coordinator brought a subtask of which all inputs had.
 	EndedTasks, TriggeredBehindEnds int
 	// Cleaners that stood still within a walk, of these while others emptied a directory.
@@ -141,6 +142,7 @@ func (w *world) classify() {
 	w.counts.ExchangesUnaligned = min(1, w.counts.Unaligned)
 	w.counts.ExchangesRescaled = min(1, w.counts.Rescaled)
 	w.counts.ExchangesAbandoned = min(1, w.counts.Abandoned)
+	w.counts.ExchangesConcurrent = min(1, w.counts.Concurrent)
 }
 
 func newWorld(cfg Config) *world {
