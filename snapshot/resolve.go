@@ -263,8 +263,9 @@ func (in *ResolveInput) resolveTask(t *TaskFacts) (Decision, *Refusal) {
 	return d, ref
 }
 
-// checkStale refuses a handle when the store knows that a newer checkpoint of the task was committed: the group's
-// offsets went back, by a tool or because the brokers lost commits. A marker is written only after the commit.
+// checkStale refuses a handle when a newer checkpoint of the task is known to have been committed: the group's offsets went back,
+// by a tool or because the brokers lost commits. A marker says so, which is written only after the commit, or, in a transaction,
+// the handle of another task: all are committed at once.
 //
 // Where records may repeat, a delayed copy of a commit may have set the group back to the checkpoint right before the newest
 // one. That is taken up, and the newest one given up: it is behind. What lies between the two was given up so before.
@@ -276,6 +277,9 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 			newer = append(newer, info)
 		}
 	}
+	if len(newer) == 0 && !in.Repeats && len(in.Stages) == 0 { // behind exchanges see refuseMixture
+		newer = in.namedAfter(t, h)
+	}
 	switch {
 	case len(newer) == 0:
 		return 0, nil
@@ -283,8 +287,22 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 		return newer[0].Ref.Name.ID, nil
 	}
 	info := newer[0]
-	return 0, refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but the store says that checkpoint %s (%s) was committed after it; "+
+	return 0, refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but checkpoint %s (%s) was committed after it; "+
 		"the offsets went back, and from there outputs would repeat: put the newer offsets and their metadata back", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path)
+}
+
+// namedAfter gives the newest root that holds a task, is newer than its handle and is named by the handle of another one; none, or one.
+func (in *ResolveInput) namedAfter(t *TaskFacts, h Handle) (newest []*RootInfo) {
+	for ref, loaded := range in.Roots {
+		info := &RootInfo{Ref: ref, Root: loaded.Root}
+		if info.Root == nil || ref.Name.ID <= h.Root.Name.ID || !info.mayHold(in, t, h) {
+			continue
+		}
+		if len(newest) == 0 || compareNames(ref.Name, newest[0].Ref.Name) > 0 {
+			newest = []*RootInfo{info}
+		}
+	}
+	return newest
 }
 
 // mayHold reports whether a checkpoint that is newer than a task's handle holds the task, and not one of that name in

@@ -257,3 +257,32 @@ func TestStoredAndList(t *testing.T) {
 	_, err = a.Stored(ctx)
 	require.True(t, requireCorrupt(err, refB.Path))
 }
+
+// A tool puts back the offset of one partition with its handle. The newest checkpoint has no marker, as after a kill right behind
+// its commit, but the handle of the other partition says that it was committed.
+func TestAHandleThatWentBackIsKnownFromThoseOfOthers(t *testing.T) {
+	r := openRepo(t, vfs.NewMem(), "i-0")
+	changes := map[element.TaskID]change{taskA: {"totals/acc|a": val("1"), "last/seen|a": val("x")}, taskB: {"totals/acc|b": val("1"), "last/seen|b": val("x")}}
+	old, root := mustCheckpoint(t, r, 7, 1, nil, nil, changes)
+	ref, newer := mustCheckpoint(t, r, 8, 1, &old, root, changes)
+	in := &ResolveInput{Application: "shop", ClusterID: "cluster-1", StoreID: r.StoreID(), States: map[string][]StateInfo{"orders": counts}}
+	facts := func(root *Root, ref RootRef, id element.TaskID) TaskFacts {
+		return TaskFacts{Task: id, Inputs: []InputFacts{factsOf(t, root.Task(id).Positions[0], ref, in, HandleCheckpoint)}}
+	}
+	var err error
+	in.Tasks = []TaskFacts{facts(newer, ref, taskA), facts(newer, ref, taskB)}
+	in.Roots, err = r.LoadRoots(ctx, NamedRoots(in.Tasks))
+	require.NoError(t, err)
+	_, err = Resolve(*in)
+	require.NoError(t, err)
+
+	in.Tasks[1] = facts(root, old, taskB)
+	in.Roots, err = r.LoadRoots(ctx, NamedRoots(in.Tasks))
+	require.NoError(t, err)
+	_, err = Resolve(*in)
+	require.True(t, RefusalOf(err).Has(ReasonStaleHandle), "%v", err)
+	require.ErrorContains(t, err, taskB.String())
+	in.Repeats = true // there the offsets of one checkpoint may be committed in part
+	_, err = Resolve(*in)
+	require.NoError(t, err)
+}
