@@ -37,7 +37,9 @@ followed. It asks the admin listener of the instance that runs with the file's d
   gave-up      no other attempt could do better, or the restart strategy allows none
   stopped      the instance was told to stop, or the inputs have ended
 
-RAN is the time from the first record to the end, - for one that ended before its state was restored.`,
+RAN is the time from the first record to the end, - for one that ended before its state was restored.
+
+Exit code 43 when no instance answers.`,
 		Example: "  processor attempts orders.yaml\n  processor attempts --admin 127.0.0.1:8080 --output json",
 	}
 	fs := cmd.Flags()
