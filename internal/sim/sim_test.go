@@ -104,7 +104,7 @@ func TestSchedules(t *testing.T) {
 	wg.Wait()
 	took := time.Since(start)
 	t.Logf("%d schedules in %v (%.0f/s, slowest %v): %+v", n, took.Round(time.Millisecond), float64(n)/took.Seconds(), slowest, sum)
-	if n >= 1000 {
+	if n >= 10_000 { // fewer may miss what is rare
 		reachedAll(t, sum)
 	}
 }
