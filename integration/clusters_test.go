@@ -12,7 +12,7 @@ import (
 )
 
 // Two clusters, one application name, one checkpoint directory: the second one is refused before it has touched anything,
-// also when the first has no checkpoint yet, and the first one works on.
+// also when the first has no checkpoint yet, and the first one works on. Nor can a reset be made from there.
 func TestASecondClusterOnOneDirectoryIsRefused(t *testing.T) {
 	t.Parallel()
 	a, b := fakeSite(t, 2, kfake.ClusterID("staging")).impatient(), fakeSite(t, 2, kfake.ClusterID("production")).impatient()
@@ -30,6 +30,11 @@ func TestASecondClusterOnOneDirectoryIsRefused(t *testing.T) {
 		a.caughtUp(pa)
 	}
 	pa.stop()
+	files := a.fileCount()
+	reset := startProcess(t, processorBinary(t), []string{"reset", b.file(totals), "--yes", "--set", "data-dir=" + filepath.Join(b.dir, "b"), "--set", "state.checkpoints.dir=" + a.checkpoints()})
+	require.Equal(t, 21, reset.exit(20*time.Second), "%s", reset.stderr.tail(3))
+	require.Contains(t, reset.stderr.tail(1), `has been here with cluster "staging"`)
+	require.Equal(t, files, a.fileCount(), "it is not for somebody on another cluster to delete")
 	pa = as(a, "a")
 	a.orders(200, 200, 50)
 	a.caughtUp(pa)

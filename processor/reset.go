@@ -67,7 +67,7 @@ func PlanReset(ctx context.Context, application string, cfg Config) (*Reset, err
 	if err := r.lookAtKafka(ctx, cl); err != nil {
 		return nil, err
 	}
-	if err := r.lookAtCheckpoints(ctx); err != nil {
+	if err := r.lookAtCheckpoints(ctx, cl); err != nil {
 		return nil, err
 	}
 	for _, d := range cfg.LocalDirs {
@@ -141,8 +141,16 @@ func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-func (r *Reset) lookAtCheckpoints(ctx context.Context) error {
+// lookAtCheckpoints refuses a directory in which the application has been with another cluster: it may run there at this moment.
+func (r *Reset) lookAtCheckpoints(ctx context.Context, cl *kgo.Client) error {
+	meta, err := kadm.NewClient(cl).BrokerMetadata(ctx)
+	if err != nil {
+		return kafka.Classify(err, "read the id of the cluster")
+	}
 	return r.withStorage(func(st snapshot.Storage) (err error) {
+		if err := snapshot.RefuseOtherClusters(ctx, st, r.Application, meta.Cluster); err != nil {
+			return err
+		}
 		r.holdings, err = snapshot.HoldingsOf(ctx, st, r.Application)
 		r.Files, r.Bytes, r.Foreign = r.holdings.Files, r.holdings.Bytes, append(r.Foreign, r.holdings.Foreign...)
 		return err

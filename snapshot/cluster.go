@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -31,7 +32,18 @@ func (r *Repository) AnnounceFor(ctx context.Context, cluster string) error {
 	return err
 }
 
+// RefuseOtherClusters refuses as AnnounceFor does, for one who wants to delete what an application has in a directory: files that
+// are damaged tell nothing.
+func RefuseOtherClusters(ctx context.Context, st Storage, application, cluster string) error {
+	r := &Repository{st: st, app: application, cluster: cluster, log: slog.Default(), parsed: map[string]cleanRoot{}, files: map[string]int64{}}
+	return r.refuseOthers(ctx, isOfFile)
+}
+
 func (r *Repository) refuseOtherClusters(ctx context.Context) error {
+	return r.refuseOthers(ctx, func(error) bool { return false })
+}
+
+func (r *Repository) refuseOthers(ctx context.Context, passed func(error) bool) error {
 	inv, err := r.inventory(ctx)
 	if err != nil {
 		return err
@@ -39,7 +51,7 @@ func (r *Repository) refuseOtherClusters(ctx context.Context) error {
 	for i := range inv.instances {
 		in := &inv.instances[i]
 		other, err := r.clusterOf(ctx, in, r.rootIfWhole(ctx))
-		if err != nil {
+		if err != nil && !passed(err) {
 			return err
 		}
 		if other != "" && other != r.cluster {
