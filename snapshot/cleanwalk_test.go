@@ -144,7 +144,7 @@ func TestWhatNeedsNoQuestionGoesWhileTheGroupCannotBeAsked(t *testing.T) {
 		full, err := r.Merge(ctx, prev.Name, root.Tasks[0])
 		require.NoError(t, err)
 		root.Tasks[0].Runs = []RunRef{full}
-		prev, root = commits(t, r, 2, 4, 5, prev, root, taskA)
+		prev, _ = commits(t, r, 2, 4, 5, prev, root, taskA)
 
 		r, _ = openPaused(t, m, "a", 1)
 		blind := []string{"shop/a/chk-3-0000000000000001.data"}
