@@ -85,9 +85,15 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 	for _, s := range a.r.plan.Sources {
 		want.Topics = append(want.Topics, s.Topic)
 	}
+	look := a.r.ports.Checkpoints.List // for the ids: a damaged root that no offset names is no obstacle to going back
 	if snapshot.NeedsStored(in.facts) {
+		look = a.r.ports.Checkpoints.Stored
+	} else if !want.Again {
+		look = nil
+	}
+	if look != nil {
 		var err error
-		if want.All, err = a.r.ports.Checkpoints.Stored(in.ctx); err != nil {
+		if want.All, err = look(in.ctx); err != nil {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}

@@ -17,7 +17,8 @@ type StartInput struct {
 	Sources, Topics []string
 	// Again: go back to the savepoint although the group has committed offsets.
 	Again bool
-	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored.
+	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored. With Again it is needed always, for
+	// the ids in it; then, unless NeedsStored(Tasks), Repository.List will do.
 	All []RootInfo
 }
 
@@ -37,7 +38,8 @@ type Start struct {
 	Moved []MovedInput
 	// Dropped is what is let go with DropStates, but for single states that no step owns any more.
 	Dropped []DroppedStage
-	// LastID is the highest id of a checkpoint of the application that is known of; new ones go above it.
+	// LastID is the highest id in the committed handles and in All, whosever it is; new ones go above it. Offsets that are given up
+	// may be of a tool, or old: below what the store has committed, new ones would look as if they went back.
 	LastID element.CheckpointID
 }
 
@@ -72,6 +74,7 @@ func ResolveFrom(in ResolveInput, want StartInput) (*Start, error) {
 		return nil, err
 	}
 	for _, info := range want.All {
+		r.out.LastID = max(r.out.LastID, info.Ref.Name.ID)
 		if info.Root == nil || info.Committed || !SameOrigin(info.Root.Origin, r.origin) { // else one of an import whose commit did not come about
 			r.in.Stored = append(r.in.Stored, info)
 		}
@@ -132,7 +135,7 @@ func (r *starting) holder(t *TaskFacts) (*Savepoint, *TaskEntry) {
 func (r *starting) judge(t *TaskFacts) {
 	s, entry := r.holder(t)
 	if !slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Found }) {
-		if r.lost(t) && !r.want.Again {
+		if r.in.stored(t) != nil && !r.want.Again {
 			r.usual = append(r.usual, *t)
 		} else {
 			r.begin = append(r.begin, *t)
@@ -158,16 +161,6 @@ func (r *starting) judge(t *TaskFacts) {
 		no.Task = t.Task
 		r.refused = append(r.refused, *no)
 	}
-}
-
-// lost reports that the store has a checkpoint of a task that has no committed offset.
-func (r *starting) lost(t *TaskFacts) bool {
-	for _, info := range r.want.All {
-		if info.Root != nil && info.Root.entryOf(t) != nil {
-			r.out.LastID = max(r.out.LastID, info.Ref.Name.ID)
-		}
-	}
-	return r.in.stored(t) != nil
 }
 
 // comesFrom reports that a committed offset comes from the savepoint. It does also when that cannot be said, because the root

@@ -180,6 +180,35 @@ func TestAnImportThatWasNeverCommittedBeginsAgain(t *testing.T) {
 	require.Equal(t, Fresh, f.kinds()["orders-2"], "all go back together")
 }
 
+// Whatever the offsets that are given up say: the ids of new checkpoints are above all in the store.
+func TestGoingBackGoesAboveTheStore(t *testing.T) {
+	for _, stages := range []bool{false, true} {
+		for what, id := range map[string]int{"foreign": 0, "old": 10} {
+			f := newStartsFrom(t)
+			if f.want.Again = true; !stages {
+				f.in.Stages, f.in.DropStates = nil, true
+			}
+			for p := range int32(2) {
+				f.commit(p, 500, id)
+				if id == 0 {
+					f.in.Tasks[p].Inputs[0].Metadata = ""
+				}
+			}
+			name := nameOf(80, 5)
+			f.want.All = []RootInfo{{Ref: RootRef{Name: name}, Committed: true, Marked: true, Root: &Root{Name: name, Tasks: []TaskEntry{{Task: taskA}}}}}
+			s, err := ResolveFrom(f.in, f.want)
+			require.NoError(t, err, what)
+			require.Equal(t, Imported, s.Decisions[taskA].Kind, what)
+			require.EqualValues(t, 80, s.LastID, what)
+
+			f.want.All = append(f.want.All, RootInfo{Ref: RootRef{Name: nameOf(90, 5)}, Marked: true, Err: fault.Stopf(fault.Corrupt, "damaged")})
+			s, err = ResolveFrom(f.in, f.want)
+			require.NoError(t, err, what)
+			require.EqualValues(t, 90, s.LastID, "it may hold the task: %s", what)
+		}
+	}
+}
+
 // Behind an exchange the state is one.
 func TestBehindAnExchangeAllTasksGoBackTogether(t *testing.T) {
 	f := newStartsFrom(t)
