@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 
 	"github.com/millweir/millweir/internal/fault"
@@ -33,25 +34,31 @@ func (r *Repository) AnnounceFor(ctx context.Context, cluster string) error {
 }
 
 // RefuseOtherClusters refuses as AnnounceFor does, for one who wants to delete what an application has in a directory: files that
-// are damaged tell nothing.
+// are damaged tell nothing. Where the store id is lost, roots count whichever one they name.
 func RefuseOtherClusters(ctx context.Context, st Storage, application, cluster string) error {
 	r := &Repository{st: st, app: application, cluster: cluster, log: slog.Default(), parsed: map[string]cleanRoot{}, files: map[string]int64{}}
-	return r.refuseOthers(ctx, isOfFile)
+	var err error
+	if r.storeID, err = findStoreID(ctx, st); err != nil && !errors.Is(err, fs.ErrNotExist) && !isOfFile(err) {
+		return err
+	}
+	return r.refuseOthers(ctx, r.otherTold)
 }
 
 func (r *Repository) refuseOtherClusters(ctx context.Context) error {
-	return r.refuseOthers(ctx, func(error) bool { return false })
+	return r.refuseOthers(ctx, func(ctx context.Context, in *instanceFiles) (string, error) {
+		return r.clusterOf(ctx, in, r.rootIfWhole(ctx))
+	})
 }
 
-func (r *Repository) refuseOthers(ctx context.Context, passed func(error) bool) error {
+func (r *Repository) refuseOthers(ctx context.Context, clusterOf func(context.Context, *instanceFiles) (string, error)) error {
 	inv, err := r.inventory(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range inv.instances {
 		in := &inv.instances[i]
-		other, err := r.clusterOf(ctx, in, r.rootIfWhole(ctx))
-		if err != nil && !passed(err) {
+		other, err := clusterOf(ctx, in)
+		if err != nil {
 			return err
 		}
 		if other != "" && other != r.cluster {
@@ -71,20 +78,41 @@ func (r *Repository) clusterOf(ctx context.Context, in *instanceFiles, load func
 	if err != nil {
 		return "", err
 	}
-	for _, p := range in.roots {
-		root, err := load(p)
-		if err != nil {
-			return "", err
-		}
-		if root == nil {
-			continue
-		}
-		if a.cluster != "" && root.ClusterID != "" && a.cluster != root.ClusterID {
-			return "", corrupt("", in.announced.Name, KindAnnouncement, formatf("it names cluster %q, checkpoint %s beside it is of cluster %q", a.cluster, p.name, root.ClusterID))
-		}
-		return cmp.Or(a.cluster, root.ClusterID), nil
+	root, err := newestOf(in, load)
+	if err != nil || root == nil {
+		return a.cluster, err
 	}
-	return a.cluster, nil
+	if a.cluster != "" && root.ClusterID != "" && a.cluster != root.ClusterID {
+		return "", corrupt("", in.announced.Name, KindAnnouncement, formatf("it names cluster %q, checkpoint %s beside it is of cluster %q", a.cluster, root.Name, root.ClusterID))
+	}
+	return cmp.Or(a.cluster, root.ClusterID), nil
+}
+
+// otherTold gives the cluster of an instance as clusterOf does, but passes over what is damaged. When announcement and root
+// contradict each other the one counts that tells of another cluster.
+func (r *Repository) otherTold(ctx context.Context, in *instanceFiles) (string, error) {
+	a, err := r.readAnnouncement(ctx, in)
+	switch {
+	case err != nil && !isOfFile(err):
+		return "", err
+	case a.cluster != "" && a.cluster != r.cluster:
+		return a.cluster, nil
+	}
+	root, err := newestOf(in, r.rootIfReadable(ctx))
+	if err != nil || root == nil {
+		return "", err
+	}
+	return root.ClusterID, nil
+}
+
+// newestOf gives the newest root of an instance that load gives; nil when it gives none.
+func newestOf(in *instanceFiles, load func(filePath) (*Root, error)) (*Root, error) {
+	for _, p := range in.roots {
+		if root, err := load(p); err != nil || root != nil {
+			return root, err
+		}
+	}
+	return nil, nil
 }
 
 // VerifyAnnouncements reads the announcements of all instances of the application and compares them with the newest root
@@ -101,13 +129,7 @@ func (r *Repository) VerifyAnnouncements(ctx context.Context) (read int, damage 
 		if in.announced.Name == "" {
 			continue
 		}
-		_, err := r.clusterOf(ctx, in, func(p filePath) (*Root, error) {
-			root, err := r.rootIfWhole(ctx)(p)
-			if isOfFile(err) {
-				return nil, nil
-			}
-			return root, err
-		})
+		_, err := r.clusterOf(ctx, in, r.rootIfReadable(ctx))
 		if err == nil {
 			err = r.announcedHere(ctx, in)
 		}
@@ -135,6 +157,17 @@ func (r *Repository) rootIfWhole(ctx context.Context) func(filePath) (*Root, err
 	return func(p filePath) (*Root, error) {
 		root, _, err := r.loadRoot(ctx, p.String())
 		if errors.As(err, new(*CorruptError)) {
+			return nil, nil
+		}
+		return root, err
+	}
+}
+
+// rootIfReadable is rootIfWhole, and gives nil also for roots that cannot be read for lack of the right to.
+func (r *Repository) rootIfReadable(ctx context.Context) func(filePath) (*Root, error) {
+	return func(p filePath) (*Root, error) {
+		root, _, err := r.loadRoot(ctx, p.String())
+		if isOfFile(err) {
 			return nil, nil
 		}
 		return root, err

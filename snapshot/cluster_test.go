@@ -174,3 +174,58 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 	a.commit(t, 1, 1)
 	refused("c")
 }
+
+// Who wants to delete what an application has is refused by whatever is whole: what is damaged or missing tells nothing, and
+// stops nobody.
+func TestWhoDeletesIsRefusedByAnythingThatTellsAnotherCluster(t *testing.T) {
+	lies := encodeAnnouncement(announcement{dir: "shop/i-0", cluster: "production"})
+	for name, c := range map[string]struct {
+		files map[string]string // instead of those of cluster-1; empty: removed
+		roots string            // what is in place of all roots
+		tells bool              // of cluster-1
+		lies  bool              // tells of another one as well
+	}{
+		"all whole":                             {tells: true},
+		"no announcement":                       {files: map[string]string{announced: ""}, tells: true},
+		"a damaged announcement":                {files: map[string]string{announced: "x"}, tells: true},
+		"an announcement without a cluster":     {files: map[string]string{announced: "i-0\n"}, tells: true},
+		"the announcement of another cluster":   {files: map[string]string{announced: lies}, tells: true, lies: true},
+		"only the announcement":                 {roots: "x", tells: true},
+		"no store id, no announcement":          {files: map[string]string{storeIDFile: "", announced: ""}, tells: true},
+		"a damaged store id, no announcement":   {files: map[string]string{storeIDFile: "x", announced: ""}, tells: true},
+		"a damaged announcement, and all roots": {files: map[string]string{announced: "x"}, roots: "x"},
+		"all damaged":                           {files: map[string]string{announced: "x", storeIDFile: "x"}, roots: "x"},
+		"nothing but damaged roots":             {files: map[string]string{announced: "", storeIDFile: ""}, roots: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDamaged(t)
+			replace := func(file, text string) {
+				if text == "" {
+					require.NoError(t, d.m.Remove(file))
+					return
+				}
+				replaceFile(t, d.m, file, []byte(text))
+			}
+			for file, text := range c.files {
+				replace(file, text)
+			}
+			for _, ref := range d.refs {
+				if c.roots != "" {
+					replace(ref.Path, c.roots)
+				}
+			}
+			before := listAll(t, d.r)
+			st := NewLocal(d.m, "/mem")
+			require.Equal(t, c.lies, RefuseOtherClusters(ctx, st, "shop", "cluster-1") != nil, "its own")
+			err := RefuseOtherClusters(ctx, st, "shop", "production")
+			require.Equal(t, before, listAll(t, d.r), "it only looks")
+			if !c.tells {
+				require.NoError(t, err)
+				return
+			}
+			require.Equal(t, fault.HandleMismatch, fault.CodeOf(err))
+			require.ErrorContains(t, err, `cluster "cluster-1"`)
+		})
+	}
+	require.NoError(t, RefuseOtherClusters(ctx, NewLocal(vfs.NewMem(), "/mem"), "shop", "production"), "nothing was ever written")
+}

@@ -305,7 +305,7 @@ func (r *Repository) loadRoot(ctx context.Context, path string) (*Root, RootRef,
 	case err != nil:
 	case root.Name != p.name || root.Application+"/"+root.Instance != p.dir:
 		err = formatf("it holds root %s of %s/%s", root.Name, root.Application, root.Instance)
-	case root.StoreID != r.storeID:
+	case root.StoreID != r.storeID && r.storeID != "": // empty only in RefuseOtherClusters
 		err = formatf("it was written to another checkpoint directory (store id %q, here %q)", root.StoreID, r.storeID)
 	}
 	if err != nil {
