@@ -82,7 +82,7 @@ func (a *attempt) claim(ctx context.Context, origin []snapshot.SavepointRef, gon
 			_ = o.Close() // it was only read
 		}
 	}()
-	var tps []element.TopicPartition
+	var roots []*snapshot.Root
 	for _, path := range a.r.cfg.From.Paths {
 		s, ref, err := a.r.ports.OpenFrom(ctx, path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -96,9 +96,9 @@ func (a *attempt) claim(ctx context.Context, origin []snapshot.SavepointRef, gon
 			return false, err
 		}
 		found = append(found, opened{s, ref})
-		tps = append(tps, inputsOf(s.Contents(), a.r.plan)...)
+		roots = append(roots, s.Contents())
 	}
-	if taken, err := a.allComeFrom(ctx, found, tps); !taken || err != nil {
+	if taken, err := a.allComeFrom(ctx, found, inputsOf(roots, a.r.plan)); !taken || err != nil {
 		return false, nil // a broker or a store that does not answer will
 	}
 	failpoint.Hit(failpoint.ClaimBefore)
@@ -115,14 +115,25 @@ func (a *attempt) claim(ctx context.Context, origin []snapshot.SavepointRef, gon
 	return true, nil
 }
 
-// inputsOf lists the inputs of a savepoint that a plan's sources read, which may have had other names then.
-func inputsOf(root *snapshot.Root, plan *topology.Plan) []element.TopicPartition {
-	var tps []element.TopicPartition
-	for _, e := range root.Tasks {
-		for _, p := range e.Positions {
-			if slices.ContainsFunc(plan.Sources, func(s topology.SourcePlan) bool { return s.Topic == p.Topic }) {
-				tps = append(tps, p.TopicPartition)
+// inputsOf lists the inputs of a savepoint that must have a checkpoint before it goes: those that a source of the plan reads,
+// whatever its name was then, and those of a source that reads something else now which the savepoint does not hold. Such a source
+// is refused, and when it has its topic back, it needs its state.
+func inputsOf(roots []*snapshot.Root, plan *topology.Plan) []element.TopicPartition {
+	readers := map[element.TopicPartition][]string{}
+	for _, root := range roots {
+		for _, e := range root.Tasks {
+			for _, p := range e.Positions {
+				readers[p.TopicPartition] = append(readers[p.TopicPartition], e.Task.Source)
 			}
+		}
+	}
+	var tps []element.TopicPartition
+	for tp, names := range readers {
+		if slices.ContainsFunc(plan.Sources, func(s topology.SourcePlan) bool {
+			now := element.TopicPartition{Topic: s.Topic, Partition: tp.Partition}
+			return now == tp || slices.Contains(names, s.Name) && len(readers[now]) == 0
+		}) {
+			tps = append(tps, tp)
 		}
 	}
 	return tps

@@ -70,21 +70,19 @@ func (in *intake) closeFrom() {
 	in.from = nil
 }
 
-// sourceNames are those of the plan.
-func (a *attempt) sourceNames() (names []string) {
+// sources are those of the plan, with their topics.
+func (a *attempt) sources() map[string]string {
+	topics := make(map[string]string, len(a.r.plan.Sources))
 	for _, s := range a.r.plan.Sources {
-		names = append(names, s.Name)
+		topics[s.Name] = s.Topic
 	}
-	return names
+	return topics
 }
 
 // resolveFrom is resolve for a start from a savepoint.
 func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
 	a := in.a
-	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sourceNames()}
-	for _, s := range a.r.plan.Sources {
-		want.Topics = append(want.Topics, s.Topic)
-	}
+	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sources()}
 	look := a.r.ports.Checkpoints.List // for the ids: a damaged root that no offset names is no obstacle to going back
 	if snapshot.NeedsStored(in.facts) {
 		look = a.r.ports.Checkpoints.Stored

@@ -72,7 +72,7 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	if a.r.plan.HasExchange() {
 		// All of the application is here. Without an exchange a source that this plan does not have may be another instance's,
 		// in a change that is rolled out: its state is kept by the handles of its partitions, whoever owns them or nobody.
-		input.Sources = a.sourceNames()
+		input.Sources = a.sources()
 	}
 	for _, s := range a.r.plan.States {
 		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})

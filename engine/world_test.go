@@ -45,6 +45,7 @@ type world struct {
 
 	plain    bool                             // at least once: output is there when it is written
 	more     int                              // so many of the last logs are those of a second topic
+	second   string                           // its name
 	ends     map[element.TopicPartition]int64 // of a bounded run
 	lag      time.Duration                    // until a member knows what it owns, at most; commits count by what it really owns
 	slowDrop time.Duration
@@ -72,7 +73,7 @@ type member struct {
 const app = "world"
 
 func newWorld(t *testing.T, partitions int) *world {
-	w := &world{t: t, dir: t.TempDir(), logs: make([][]element.Record, partitions), committed: map[element.TopicPartition]Committed{}, grew: make(chan struct{}), ends: map[element.TopicPartition]int64{}}
+	w := &world{t: t, dir: t.TempDir(), logs: make([][]element.Record, partitions), committed: map[element.TopicPartition]Committed{}, grew: make(chan struct{}), ends: map[element.TopicPartition]int64{}, second: "more"}
 	w.member = w.join("i1")
 	w.assign(partitions)
 	return w
@@ -159,13 +160,13 @@ func (m *member) owns() []int32 {
 // at names the partition of a log, and index finds its log.
 func (w *world) at(i int) element.TopicPartition {
 	if first := len(w.logs) - w.more; i >= first {
-		return element.TopicPartition{Topic: "more", Partition: int32(i - first)}
+		return element.TopicPartition{Topic: w.second, Partition: int32(i - first)}
 	}
 	return tp(int32(i))
 }
 
 func (w *world) index(p element.TopicPartition) int {
-	if p.Topic == "more" {
+	if p.Topic == w.second {
 		return len(w.logs) - w.more + int(p.Partition)
 	}
 	return int(p.Partition)
@@ -286,7 +287,7 @@ func (m *member) Topics(_ context.Context, names []string) (map[string]Topic, er
 	out := map[string]Topic{}
 	for _, n := range names {
 		out[n] = Topic{ID: element.TopicID{1}, Partitions: int32(len(m.w.logs) - m.w.more)}
-		if n == "more" {
+		if n == m.w.second {
 			out[n] = Topic{ID: element.TopicID{2}, Partitions: int32(m.w.more)}
 		}
 	}

@@ -135,12 +135,12 @@ func TestASourceWithStateThatIsGoneIsRefused(t *testing.T) {
 		root.Tasks = append(root.Tasks, gone)
 	}
 	s.in.Stages = nil
-	s.in.Sources = []string{"orders"}
+	s.in.Sources = map[string]string{"orders": "orders"}
 	no := s.refused(ReasonStateDropped, fault.StateMismatch, "stage refunds", "totals/acc, last/seen", "no such source", "--allow-dropped-state")
 	require.Len(t, no.Refusals, 1, "once for the source")
-	s.in.Sources = []string{"orders", "refunds"} // it is there, and another instance has its partitions
+	s.in.Sources = map[string]string{"orders": "orders", "refunds": "orders"} // it is there, and another instance has its partitions
 	require.Len(t, s.resolve(), 2)
-	s.in.Sources, s.in.DropStates = []string{"orders"}, true
+	s.in.Sources, s.in.DropStates = map[string]string{"orders": "orders"}, true
 	d := s.resolve()
 	require.Equal(t, []DroppedStage{{Stage: "refunds", Root: s.ref, Subtasks: 2, States: []string{"totals/acc", "last/seen"}}}, s.in.DroppedStages(d))
 	s.in.DropStates = false
@@ -158,7 +158,7 @@ func TestANameThatWasAnExchangesAndIsASources(t *testing.T) {
 		e := &s.in.Roots[s.ref].Root.Tasks[i]
 		e.States, e.Runs, e.InFlight = nil, nil, nil
 	}
-	s.in.Stages, s.in.Sources = nil, []string{"orders", stageName}
+	s.in.Stages, s.in.Sources = nil, map[string]string{"orders": "orders", stageName: "users"}
 	added := TaskFacts{Task: subtask(0), Inputs: []InputFacts{{TopicPartition: element.TopicPartition{Topic: "users"}, TopicID: topicID, Partitions: 2}}}
 	s.in.Tasks = append(s.in.Tasks, added)
 	var err error

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -30,6 +31,36 @@ func (e *TaskEntry) at(tp element.TopicPartition) *element.Position {
 		return nil
 	}
 	return &e.Positions[i]
+}
+
+// readsFrom reports that the entry has positions in a topic.
+func (e *TaskEntry) readsFrom(topic string) bool {
+	return slices.ContainsFunc(e.Positions, func(p element.Position) bool { return p.Topic == topic })
+}
+
+// readBy reports that a source of the plan, whatever its name, reads what the entry's does.
+func (e *TaskEntry) readBy(sources map[string]string) bool {
+	for _, topic := range sources {
+		if e.readsFrom(topic) {
+			return true
+		}
+	}
+	return false
+}
+
+// planned reports that a source of the plan has the entry's name, and one reads what it reads. That these are two is a matter
+// of checkRenamed.
+func (e *TaskEntry) planned(sources map[string]string) bool {
+	_, named := sources[e.Task.Source]
+	return named && e.readBy(sources)
+}
+
+// insteadOf says what the plan has in place of a source that is gone, and what to do.
+func insteadOf(name string, sources map[string]string) string {
+	if topic, named := sources[name]; named {
+		return fmt.Sprintf("the topology's source of this name reads %s; give it back its topic", topic)
+	}
+	return "the topology has no such source; restore the source or its name"
 }
 
 func (e *TaskEntry) reads(tp element.TopicPartition) bool { return e.at(tp) != nil }

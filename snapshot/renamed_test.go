@@ -47,7 +47,7 @@ func TestARenamedSourceIsNamedWithItsState(t *testing.T) {
 	}
 	want := []DroppedStage{{Stage: "orders", Root: ref, Subtasks: 2, States: []string{"totals/acc", "last/seen"}}}
 	require.Equal(t, want, in.DroppedStages(got))
-	in.Sources = []string{"sales"} // with an exchange
+	in.Sources = map[string]string{"sales": "orders"} // with an exchange
 	require.Equal(t, want, in.DroppedStages(got), "once")
 
 	in = world(t) // topic: orders became topics: [orders]
@@ -129,7 +129,7 @@ func TestARenamedSourceWithoutStateWhoseOffsetsExpired(t *testing.T) {
 
 	// Nor does a start from a savepoint take the group for one that never began.
 	savepoint := &Savepoint{Ref: SavepointRef{ID: "s", Path: "/s"}, Root: &Root{Application: "other", Tasks: []TaskEntry{{Task: element.TaskID{Source: "sales"}, Positions: []element.Position{position(0, 1), position(1, 1)}}}}}
-	_, err = ResolveFrom(*in, StartInput{From: []*Savepoint{savepoint}, Sources: []string{"sales"}, All: in.Stored})
+	_, err = ResolveFrom(*in, StartInput{From: []*Savepoint{savepoint}, Sources: map[string]string{"sales": "orders"}, All: in.Stored})
 	require.True(t, RefusalOf(err).Has(ReasonOffsetsExpired), "%v", err)
 }
 

@@ -37,9 +37,9 @@ type ResolveInput struct {
 	// Stages are those of exchanges that the plan has. Their tasks have no inputs of their own: they start from the root
 	// that the handles of all tasks name, together with them. So Tasks must be all tasks of the application.
 	Stages []StageFacts
-	// Sources are all of the plan, whoever owns their partitions. nil: state of a source that the plan does not have is not
-	// noticed, since it may be that of an instance with another plan.
-	Sources []string
+	// Sources are all of the plan with the topics that they read, whoever owns their partitions. nil: state of a source that the
+	// plan does not have is not noticed, since it may be that of an instance with another plan.
+	Sources map[string]string
 	// States are those that the topology declares, by stage. A stage without any is stateless.
 	States map[string][]StateInfo
 	// Roots holds what NamedRoots(Tasks) asks for; see Repository.LoadRoots.

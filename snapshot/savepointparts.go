@@ -140,14 +140,15 @@ func (s *Savepoint) requested() string {
 // complete refuses a savepoint of which a part was left out. The tasks of the missing partitions would start without state
 // wherever their source begins, and commit that. A partition that was added since is in no part and starts Fresh. Sources that
 // the plan does not have do not count, unless one of the tasks reads their topic under another name.
-func complete(from []*Savepoint, sources []string, tasks []TaskFacts) error {
+func complete(from []*Savepoint, sources map[string]string, tasks []TaskFacts) error {
 	var roots []*Root
 	for _, s := range from {
 		roots = append(roots, s.Root)
 	}
 	var lacks []string
 	for _, c := range CoverageOf(roots...) {
-		read := slices.Contains(sources, c.Source) || slices.ContainsFunc(tasks, func(t TaskFacts) bool {
+		_, named := sources[c.Source]
+		read := named || slices.ContainsFunc(tasks, func(t TaskFacts) bool {
 			return slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Topic == c.Topic })
 		})
 		if len(c.Missing) > 0 && read {

@@ -50,7 +50,7 @@ func groupOf(count int32, states ...StateInfo) ResolveInput {
 func TestAPartOfASavepointIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	one, other := partOf(t, dir, 7, 4, 0, 2), partOf(t, dir, 8, 4, 1, 3)
-	sources := []string{"orders"}
+	sources := map[string]string{"orders": "orders"}
 	for name, tasks := range map[string]func(TaskFacts) bool{
 		"all":                     func(TaskFacts) bool { return false },
 		"those that it holds":     func(f TaskFacts) bool { return f.Task.Partition%2 != 0 },
@@ -90,18 +90,18 @@ func TestPartsOfDifferentRequestsAreRefused(t *testing.T) {
 	even, odd := []int32{0, 2}, []int32{1, 3}
 	first, second, both := part(7, even, "r1"), part(8, even, "r2"), part(9, odd, "r2", "r1")
 	for _, from := range [][]*Savepoint{{first, both}, {both, second}, {first, part(10, odd, "r1")}, {part(11, even), part(12, odd)}} {
-		_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: from, Sources: []string{"orders"}})
+		_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: from, Sources: map[string]string{"orders": "orders"}})
 		require.NoError(t, err)
 	}
 	third, one, old := part(13, odd, "r3"), part(14, []int32{1}, "r1"), part(15, odd)
 	for _, from := range [][]*Savepoint{{first, third}, {both, first, third}, {first, both, part(16, odd, "r2")}, {part(17, []int32{0}, "r1"), second, one}, {first, old}, {old, first}} {
 		for name, err := range map[string]error{
 			"start": func() error {
-				_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: from, Sources: []string{"orders"}, Again: true})
+				_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: from, Sources: map[string]string{"orders": "orders"}, Again: true})
 				return err
 			}(),
 			"resolve": func() error {
-				_, err := ResolveSavepoints(groupOf(4, counts...), from, []string{"orders"})
+				_, err := ResolveSavepoints(groupOf(4, counts...), from, map[string]string{"orders": "orders"})
 				return err
 			}(),
 			"alone": SameRequest(from...),
@@ -122,7 +122,7 @@ func TestPartsOfDifferentRequestsAreRefused(t *testing.T) {
 	defer again.Close()
 	for _, twice := range [][]*Savepoint{{first, first}, {first, both, again}} {
 		for _, err := range []error{SameRequest(twice...), func() error {
-			_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: twice, Sources: []string{"orders"}})
+			_, err := ResolveFrom(groupOf(4, counts...), StartInput{From: twice, Sources: map[string]string{"orders": "orders"}})
 			return err
 		}()} {
 			require.Equal(t, fault.Usage, fault.CodeOf(err), "%v", err)
@@ -155,7 +155,7 @@ func TestAPartitionThatWasAddedSinceTheSavepointIsFresh(t *testing.T) {
 			s.Root.Tasks[i].States = nil // keyed state does not allow it
 		}
 	}
-	s, err := ResolveFrom(groupOf(7), StartInput{From: from, Sources: []string{"orders"}})
+	s, err := ResolveFrom(groupOf(7), StartInput{From: from, Sources: map[string]string{"orders": "orders"}})
 	require.NoError(t, err)
 	for id, d := range s.Decisions {
 		require.Equal(t, map[bool]DecisionKind{true: Imported, false: Fresh}[id.Partition < 5], d.Kind, "%s", id)

@@ -9,9 +9,9 @@ import (
 )
 
 // ResolveSavepoints decides how tasks start from a savepoint, whatever the group has committed: that is the caller's to
-// judge. Where several instances took part in it, it is the directories of all of them. sources are all of the plan;
-// in.Tasks may be a part of their partitions. It is pure. Of in it reads Application, ClusterID, Tasks, Stages, States and
-// DropStates.
+// judge. Where several instances took part in it, it is the directories of all of them. sources are all of the plan with
+// their topics; in.Tasks may be a part of their partitions. It is pure. Of in it reads Application, ClusterID, Tasks, Stages,
+// States and DropStates.
 //
 // A task that is in a directory is Imported: it starts at Positions with what Sources hold, read with KeepKeys and
 // KeepInFlight by Restore and RestoreInFlight of the Savepoint that Root.Path names. Entry is zero, for a savepoint is no
@@ -20,7 +20,7 @@ import (
 // in none and is Fresh, a stage behind an exchange that is in none StartEmpty and New. When partitions that were there at the
 // savepoint are in none, a part of it was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is
 // refused, unless DropStates; see DroppedOf.
-func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (map[element.TaskID]Decision, error) {
+func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources map[string]string) (map[element.TaskID]Decision, error) {
 	if err := SameRequest(from...); err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources []string) (ma
 	}
 	for _, s := range from {
 		if !in.DropStates {
-			r.goneSources(s, sources)
+			r.goneSources(s, from, sources)
 			r.refused = append(r.refused, r.in.refuseGone([]RootRef{s.root()})...)
 		}
 	}
@@ -98,10 +98,10 @@ func (r *importing) task(t *TaskFacts, from []*Savepoint) {
 }
 
 // goneSources refuses state of sources that the plan does not have.
-func (r *importing) goneSources(s *Savepoint, sources []string) {
-	for _, d := range s.goneSources(sources) {
-		r.refuse(element.TaskID{Source: d.Stage}, refuse(ReasonStateDropped, element.TopicPartition{}, "source %s: savepoint %s (%s) holds state of it, %s, and the topology has no such source; "+
-			"restore the source or its name, or let it go with --allow-dropped-state", d.Stage, s.Ref.ID, s.Ref.Path, strings.Join(d.States, ", ")))
+func (r *importing) goneSources(s *Savepoint, from []*Savepoint, sources map[string]string) {
+	for _, d := range s.goneSources(from, sources) {
+		r.refuse(element.TaskID{Source: d.Stage}, refuse(ReasonStateDropped, element.TopicPartition{}, "source %s: savepoint %s (%s) holds state of it, %s, and %s, or let it go with --allow-dropped-state",
+			d.Stage, s.Ref.ID, s.Ref.Path, strings.Join(d.States, ", "), insteadOf(d.Stage, sources)))
 	}
 }
 
@@ -128,12 +128,14 @@ func (r *importing) stages(from []*Savepoint) {
 	r.refused = append(r.refused, r.in.stagesFrom(with.root(), with.Root, Imported, r.out)...)
 }
 
-// goneSources lists the sources with state that are not among the plan's.
-func (s *Savepoint) goneSources(sources []string) []DroppedStage {
+// goneSources lists the sources with state that are not among the plan's. One that has kept its name and reads another topic is,
+// where the savepoint holds that one, which is what the source goes on with; else its tasks are refused.
+func (s *Savepoint) goneSources(from []*Savepoint, sources map[string]string) []DroppedStage {
 	var out []DroppedStage
 	for i := range s.Root.Tasks {
 		e := &s.Root.Tasks[i]
-		if e.Parallelism > 0 || len(e.States) == 0 || slices.Contains(sources, e.Task.Source) {
+		topic, named := sources[e.Task.Source]
+		if e.Parallelism > 0 || len(e.States) == 0 || e.planned(sources) || named && !holdsTopic(from, topic) {
 			continue
 		}
 		n := len(out)
@@ -152,14 +154,21 @@ func (s *Savepoint) goneSources(sources []string) []DroppedStage {
 	return out
 }
 
+// holdsTopic reports that a savepoint holds positions in a topic.
+func holdsTopic(from []*Savepoint, topic string) bool {
+	return slices.ContainsFunc(from, func(s *Savepoint) bool {
+		return slices.ContainsFunc(s.Root.Tasks, func(e TaskEntry) bool { return e.readsFrom(topic) })
+	})
+}
+
 // DroppedOf gives what ResolveSavepoints lets go with DropStates, having decided so: sources and stages as a whole, what a source
 // had under a name that is another's now, and records in flight that cannot be moved. Single states that no step owns any more
 // are not among them.
-func DroppedOf(in ResolveInput, from []*Savepoint, sources []string, decisions map[element.TaskID]Decision) []DroppedStage {
+func DroppedOf(in ResolveInput, from []*Savepoint, sources map[string]string, decisions map[element.TaskID]Decision) []DroppedStage {
 	var out []DroppedStage
 	in.Sources = nil
 	for _, s := range from {
-		gone := s.goneSources(sources)
+		gone := s.goneSources(from, sources)
 		out = append(out, gone...)
 		out = append(out, renamed(decisions, s.root(), s.Root, gone)...)
 		out = append(out, in.gone(s.root(), s.Root)...)

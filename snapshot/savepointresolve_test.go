@@ -39,7 +39,7 @@ func TestASavepointIsImported(t *testing.T) {
 	s, in := imported(t)
 	for _, parallelism := range []int{1, 2, 3} {
 		in.Stages[0].Parallelism = parallelism
-		d, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"orders"})
+		d, err := ResolveSavepoints(in, []*Savepoint{s}, map[string]string{"orders": "orders"})
 		require.NoError(t, err)
 		require.Len(t, d, 3+parallelism)
 		require.Equal(t, Imported, d[taskA].Kind)
@@ -70,22 +70,22 @@ func TestASavepointIsImported(t *testing.T) {
 func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
 	for what, c := range map[string]struct {
 		spoil   func(*ResolveInput)
-		sources []string
+		sources map[string]string
 		code    fault.Code
 		reason  Reason
 		dropped int // -1: dropping does not help
 	}{
-		"another cluster": {func(in *ResolveInput) { in.ClusterID = "other" }, []string{"orders"}, fault.HandleMismatch, ReasonOtherCluster, -1},
-		"made again":      {func(in *ResolveInput) { in.Tasks[0].Inputs[0].TopicID = element.TopicID{9} }, []string{"orders"}, fault.HandleMismatch, ReasonTopicRecreated, -1},
-		"another topic":   {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Topic = "clicks" }, []string{"orders"}, fault.StateMismatch, ReasonOtherInputs, -1},
-		"more partitions": {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Partitions = 5 }, []string{"orders"}, fault.StateMismatch, ReasonPartitionCount, -1},
+		"another cluster": {func(in *ResolveInput) { in.ClusterID = "other" }, map[string]string{"orders": "orders"}, fault.HandleMismatch, ReasonOtherCluster, -1},
+		"made again":      {func(in *ResolveInput) { in.Tasks[0].Inputs[0].TopicID = element.TopicID{9} }, map[string]string{"orders": "orders"}, fault.HandleMismatch, ReasonTopicRecreated, -1},
+		"another topic":   {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Topic = "clicks" }, map[string]string{"orders": "clicks"}, fault.StateMismatch, ReasonOtherInputs, -1},
+		"more partitions": {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Partitions = 5 }, map[string]string{"orders": "orders"}, fault.StateMismatch, ReasonPartitionCount, -1},
 		"another codec": {func(in *ResolveInput) {
 			in.States["orders"] = []StateInfo{{Name: "totals/acc", KeyCodec: "string", Codec: "json"}, counts[1]}
-		}, []string{"orders"}, fault.StateMismatch, ReasonCodecChanged, -1},
-		"a state is gone":      {func(in *ResolveInput) { in.States["orders"] = counts[:1] }, []string{"orders"}, fault.StateMismatch, ReasonStateDropped, 0},
-		"a stage is gone":      {func(in *ResolveInput) { in.Stages = nil }, []string{"orders"}, fault.StateMismatch, ReasonStateDropped, 1},
-		"a source is gone":     {func(in *ResolveInput) { in.Tasks = nil }, []string{"clicks"}, fault.StateMismatch, ReasonStateDropped, 1},
-		"other groups of keys": {func(in *ResolveInput) { in.Stages[0].MaxParallelism = 64 }, []string{"orders"}, fault.StateMismatch, ReasonInFlight, 1},
+		}, map[string]string{"orders": "orders"}, fault.StateMismatch, ReasonCodecChanged, -1},
+		"a state is gone":      {func(in *ResolveInput) { in.States["orders"] = counts[:1] }, map[string]string{"orders": "orders"}, fault.StateMismatch, ReasonStateDropped, 0},
+		"a stage is gone":      {func(in *ResolveInput) { in.Stages = nil }, map[string]string{"orders": "orders"}, fault.StateMismatch, ReasonStateDropped, 1},
+		"a source is gone":     {func(in *ResolveInput) { in.Tasks = nil }, map[string]string{"clicks": "clicks"}, fault.StateMismatch, ReasonStateDropped, 1},
+		"other groups of keys": {func(in *ResolveInput) { in.Stages[0].MaxParallelism = 64 }, map[string]string{"orders": "orders"}, fault.StateMismatch, ReasonInFlight, 1},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, in := imported(t)
@@ -127,7 +127,7 @@ func TestASavepointOfARenamedSource(t *testing.T) {
 		return s, in
 	}
 	goesOn := func(s *Savepoint, in ResolveInput) {
-		d, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+		d, err := ResolveSavepoints(in, []*Savepoint{s}, map[string]string{"clicks": "orders"})
 		require.NoError(t, err)
 		got := d[element.TaskID{Source: "clicks", Partition: taskA.Partition}]
 		require.Equal(t, Imported, got.Kind)
@@ -137,19 +137,19 @@ func TestASavepointOfARenamedSource(t *testing.T) {
 	}
 	goesOn(renamed(true))
 	s, in := renamed(false)
-	_, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+	_, err := ResolveSavepoints(in, []*Savepoint{s}, map[string]string{"clicks": "orders"})
 	require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "source orders")
 	require.ErrorContains(t, err, "--allow-dropped-state")
 	in.DropStates = true
 	goesOn(s, in)
-	d, err := ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+	d, err := ResolveSavepoints(in, []*Savepoint{s}, map[string]string{"clicks": "orders"})
 	require.NoError(t, err)
-	require.Len(t, DroppedOf(in, []*Savepoint{s}, []string{"clicks"}, d), 1)
+	require.Len(t, DroppedOf(in, []*Savepoint{s}, map[string]string{"clicks": "orders"}, d), 1)
 
 	s, in = renamed(true) // one of the two parts is missing
 	s.Root.Tasks = slices.DeleteFunc(s.Root.Tasks, func(e TaskEntry) bool { return e.Task == taskB })
-	_, err = ResolveSavepoints(in, []*Savepoint{s}, []string{"clicks"})
+	_, err = ResolveSavepoints(in, []*Savepoint{s}, map[string]string{"clicks": "orders"})
 	require.Equal(t, fault.Usage, fault.CodeOf(err), "%v", err)
 }
 
@@ -168,26 +168,26 @@ func TestASavepointOfSeveralInstances(t *testing.T) {
 	one, other, third := open(7, all[0]), open(40, all[3]), open(41, all[0])
 	_, in := imported(t)
 	in.Stages = nil
-	d, err := ResolveSavepoints(in, []*Savepoint{one, other}, []string{"orders"})
+	d, err := ResolveSavepoints(in, []*Savepoint{one, other}, map[string]string{"orders": "orders"})
 	require.NoError(t, err)
 	require.Len(t, d, 3)
 	require.Equal(t, one.Ref.Path, d[taskA].Root.Path)
 	require.Equal(t, other.Ref.Path, d[taskB].Root.Path)
-	_, err = ResolveSavepoints(in, []*Savepoint{one, other, third}, []string{"orders"})
+	_, err = ResolveSavepoints(in, []*Savepoint{one, other, third}, map[string]string{"orders": "orders"})
 	require.True(t, RefusalOf(err).Has(ReasonMixedRoots), "%v", err)
 	require.ErrorContains(t, err, "not one savepoint")
 
 	in.Stages = []StageFacts{byUser}
-	d, err = ResolveSavepoints(in, []*Savepoint{one, other}, []string{"orders"})
+	d, err = ResolveSavepoints(in, []*Savepoint{one, other}, map[string]string{"orders": "orders"})
 	require.NoError(t, err)
 	require.True(t, d[subtask(1)].New, "an exchange that was put in since")
 	staged, twice := open(50, all[1], all[2]), open(51, savepointTasks()[1], savepointTasks()[2])
-	d, err = ResolveSavepoints(in, []*Savepoint{one, other, staged}, []string{"orders"})
+	d, err = ResolveSavepoints(in, []*Savepoint{one, other, staged}, map[string]string{"orders": "orders"})
 	require.NoError(t, err)
 	require.Equal(t, staged.Ref.Path, d[subtask(1)].Root.Path)
-	_, err = ResolveSavepoints(in, []*Savepoint{staged, twice}, []string{"orders"})
+	_, err = ResolveSavepoints(in, []*Savepoint{staged, twice}, map[string]string{"orders": "orders"})
 	require.True(t, RefusalOf(err).Has(ReasonMixedRoots), "%v", err)
-	d, err = ResolveSavepoints(in, nil, []string{"orders"})
+	d, err = ResolveSavepoints(in, nil, map[string]string{"orders": "orders"})
 	require.NoError(t, err)
 	require.Equal(t, StartEmpty, d[subtask(0)].Kind)
 }

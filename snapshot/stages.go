@@ -138,7 +138,7 @@ func (in *ResolveInput) gone(ref RootRef, root *Root) []DroppedStage {
 		e := &root.Tasks[i]
 		planned := slices.ContainsFunc(in.Stages, func(s StageFacts) bool { return s.Name == e.Task.Source })
 		if e.Parallelism == 0 {
-			planned = planned || in.Sources == nil || slices.Contains(in.Sources, e.Task.Source)
+			planned = planned || in.Sources == nil || e.planned(in.Sources)
 		}
 		if planned || (len(e.States) == 0 && len(e.InFlight) == 0) {
 			continue
@@ -215,12 +215,12 @@ func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
 			case d.InFlight > 0:
 				what += fmt.Sprintf(" and %d records in flight", d.InFlight)
 			}
-			word := "exchange"
+			instead := "the topology has no such exchange; restore the exchange or its name"
 			if in.Roots[ref].Root.stage(d.Stage)[0].Parallelism == 0 {
-				word = "source"
+				instead = insteadOf(d.Stage, in.Sources)
 			}
-			no := refuse(reason, element.TopicPartition{}, "stage %s: checkpoint %s holds %s of it, and the topology has no such %s; "+
-				"restore the %s or its name, let it go with --allow-dropped-state, or start under another application name", d.Stage, ref.Name, what, word, word)
+			no := refuse(reason, element.TopicPartition{}, "stage %s: checkpoint %s holds %s of it, and %s, "+
+				"let it go with --allow-dropped-state, or start under another application name", d.Stage, ref.Name, what, instead)
 			no.Task = element.TaskID{Source: d.Stage}
 			out = append(out, *no)
 		}

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,8 +14,8 @@ import (
 type StartInput struct {
 	// From is the savepoint: the directories of all instances that took part in it.
 	From []*Savepoint
-	// Sources are all of the plan, Topics what they read.
-	Sources, Topics []string
+	// Sources are all of the plan with the topics that they read.
+	Sources map[string]string
 	// Again: go back to the savepoint although the group has committed offsets.
 	Again bool
 	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored. With Again it is needed always, for
@@ -114,13 +115,13 @@ func (r *starting) plausible() error {
 	for _, s := range r.want.From {
 		for i := range s.Root.Tasks {
 			e := &s.Root.Tasks[i]
-			read := slices.ContainsFunc(e.Positions, func(p element.Position) bool { return slices.Contains(r.want.Topics, p.Topic) })
-			if e.Parallelism == 0 && (read || slices.Contains(r.want.Sources, e.Task.Source)) {
+			_, named := r.want.Sources[e.Task.Source]
+			if e.Parallelism == 0 && (named || e.readBy(r.want.Sources)) {
 				return nil
 			}
 		}
 	}
-	return fault.Stopf(fault.StateMismatch, "savepoint %s holds none of the sources of this topology (%s), and nothing of what they read: it is of another one", r.origin[0].Path, strings.Join(r.want.Sources, ", "))
+	return fault.Stopf(fault.StateMismatch, "savepoint %s holds none of the sources of this topology (%s), and nothing of what they read: it is of another one", r.origin[0].Path, strings.Join(slices.Sorted(maps.Keys(r.want.Sources)), ", "))
 }
 
 // holder finds the directory that holds a task. When there are several, ResolveSavepoints refuses them.

@@ -21,7 +21,7 @@ type startsFrom struct {
 func newStartsFrom(t *testing.T) *startsFrom {
 	s, in := imported(t)
 	in.StoreID, in.Roots = "store-1", map[RootRef]LoadedRoot{}
-	return &startsFrom{t: t, in: in, want: StartInput{From: []*Savepoint{s}, Sources: []string{"orders"}}}
+	return &startsFrom{t: t, in: in, want: StartInput{From: []*Savepoint{s}, Sources: map[string]string{"orders": "orders"}}}
 }
 
 func (f *startsFrom) savepoint() *Savepoint { return f.want.From[0] }
@@ -235,7 +235,7 @@ func TestBehindAnExchangeAllTasksGoBackTogether(t *testing.T) {
 
 func TestASavepointOfAnotherTopologyIsRefused(t *testing.T) {
 	f := newStartsFrom(t)
-	f.want.Sources = []string{"clicks"}
+	f.want.Sources = map[string]string{"clicks": "clicks"}
 	_, err := ResolveFrom(f.in, f.want)
 	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
 	require.ErrorContains(t, err, "clicks")

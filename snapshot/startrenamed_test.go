@@ -15,7 +15,7 @@ func (f *startsFrom) rename(name string, stateless bool) {
 	for i := range f.in.Tasks {
 		f.in.Tasks[i].Task.Source = name
 	}
-	f.want.Sources, f.want.Topics = []string{name}, []string{"orders"}
+	f.want.Sources = map[string]string{name: "orders"}
 	delete(f.in.States, "orders")
 	for i := range f.savepoint().Root.Tasks {
 		if e := &f.savepoint().Root.Tasks[i]; stateless && e.Parallelism == 0 {
@@ -42,7 +42,7 @@ func twoSources(t *testing.T) *startsFrom {
 			Inputs: []InputFacts{{TopicPartition: element.TopicPartition{Topic: topic}, TopicID: topicID, Partitions: 1}}})
 	}
 	slices.SortFunc(f.in.Tasks, func(a, b TaskFacts) int { return a.Task.Compare(b.Task) })
-	f.want.Sources, f.want.Topics = []string{"a", "o2"}, []string{"orders", "others"}
+	f.want.Sources = map[string]string{"a": "others", "o2": "orders"}
 	return f
 }
 
@@ -141,8 +141,7 @@ func TestARenamedSourceIsNotForgotten(t *testing.T) {
 // A source that has kept its name and reads something else has nothing of the savepoint: neither a past nor a place to go back to.
 func TestASourceOfTheSavepointThatReadsSomethingElse(t *testing.T) {
 	f := twoSources(t)
-	f.want.Topics = []string{"others", "third"}
-	f.in.Tasks[1].Task.Source, f.want.Sources = "orders", []string{"a", "orders"}
+	f.in.Tasks[1].Task.Source, f.want.Sources = "orders", map[string]string{"a": "others", "orders": "third"}
 	f.in.Tasks[1].Inputs[0].Topic = "third"
 	f.in.Application, f.in.StoreID = f.savepoint().Root.Application, f.savepoint().Root.StoreID
 	f.commit(1, 500, 9)
@@ -156,7 +155,7 @@ func TestSourcesThatHaveChangedNames(t *testing.T) {
 	for _, stateful := range []bool{false, true} {
 		f := twoSources(t)
 		f.in.Tasks[0].Task.Source, f.in.Tasks[1].Task.Source = "orders", "a"
-		f.want.Sources = []string{"a", "orders"}
+		f.want.Sources = map[string]string{"a": "orders", "orders": "others"}
 		one := f.savepoint()
 		other := *one
 		root := *one.Root
