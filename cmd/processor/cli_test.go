@@ -207,7 +207,8 @@ func process(t *testing.T, args ...string) (*exec.Cmd, *bufio.Scanner) {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }) // whoever reads what it says is not to wait for ever
+	t.Cleanup(func() { late.Stop(); _ = cmd.Process.Kill() })
 	return cmd, bufio.NewScanner(out)
 }
 
@@ -350,6 +351,7 @@ func TestOneRequestMayBeSeveralSignals(t *testing.T) {
 
 // A terminal that closes asks for a stop in order; a process that began with SIGHUP ignored, as under nohup, goes on.
 func TestAClosedTerminalStopsInOrder(t *testing.T) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // the tests themselves may run under nohup: what is caught is not inherited
 	cmd, out := process(t, "broker", "--port", "0")
 	require.True(t, out.Scan())
 	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))

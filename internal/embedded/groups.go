@@ -41,6 +41,9 @@ func MendGroups(c *kfake.Cluster) (end func(), err error) {
 	m := &mender{rounds: map[string]*round{}}
 	c.ControlKey(kmsg.SyncGroup.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
 		r := req.(*kmsg.SyncGroupRequest)
+		if len(r.GroupAssignment) > 0 { // only the leader's has one
+			k.leads(r)
+		}
 		planned := m.see(r, time.Now())
 		if planned == nil {
 			return nil, nil, false
@@ -93,7 +96,7 @@ func (m *mender) see(r *kmsg.SyncGroupRequest, now time.Time) <-chan struct{} {
 		return nil
 	default:
 	}
-	if len(r.GroupAssignment) > 0 { // only the leader's has one
+	if len(r.GroupAssignment) > 0 {
 		close(is.planned)
 		return nil
 	}

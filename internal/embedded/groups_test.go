@@ -195,3 +195,35 @@ func TestTheKeeperClosesBehindAJoin(t *testing.T) {
 	k.mu.Unlock()
 	<-closed
 }
+
+// A member is killed when its round has ended. The next one, which it never joins, goes on without it when its session ends.
+func TestGroupGoesOnWithoutAMemberThatIsKilledBetweenTwoRounds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	require.NoError(t, err)
+	defer c.Close()
+	end, err := MendGroups(c)
+	require.NoError(t, err)
+	defer end()
+	b := &Broker{cluster: c, addr: c.ListenAddrs()[0]}
+	leader, killed, generation := pair(ctx, t, b, 2*time.Second, 2*time.Second)
+	round := killed.join() // the same one again, before the plan is there
+	require.NotNil(t, <-round)
+	planned := leader.sync(generation, leader.id, killed.id)
+	require.NotNil(t, <-planned)
+	asks := leader.join() // for another round, within the time of one heartbeat
+	back := killed.join()
+	require.NotNil(t, <-back)
+	again := <-asks
+	require.NotNil(t, again)
+	planned = leader.sync(again.Generation, leader.id, killed.id)
+	require.NotNil(t, <-planned)
+
+	last := <-leader.join()
+	require.NotNil(t, last)
+	require.NoError(t, kerr.ErrorForCode(last.ErrorCode))
+	require.Greater(t, last.Generation, again.Generation)
+	require.Len(t, last.Members, 1)
+}

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -11,12 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-const (
-	// mostRounds is how many rounds a member may have joined without a heartbeat, and still be kept.
-	mostRounds = 16
-	// mostSeats bounds what is known of members, most of which are gone. Then it is forgotten; the next heartbeats tell it anew.
-	mostSeats = 10_000
-)
+// mostJoins bounds what is known of members, most of which are gone. Then it is forgotten; a join tells it anew.
+const mostJoins = 10_000
 
 // keeper lets no session run out while its member waits in a JoinGroup for the others. Kafka stops it for that time; in kfake
 // it runs on, and a member whose session ends first is removed without an answer:
@@ -26,7 +23,9 @@ const (
 //  3. a is removed, then c, and the round ends without a, whose JoinGroup nobody answers: a goes on as the owner of what it
 //     had, its commits fail, and it hears of nothing until its request times out, after more than the rebalance timeout.
 //
-// So a heartbeat is sent in its place until the round has ended. A member that dies meanwhile is kept as long, as in Kafka.
+// So a heartbeat of the generation that it joined from is sent in its place until the round has ended: then there is another
+// generation. A member that dies meanwhile is kept as long, as in Kafka; one whose join is answered at once is not, since a round
+// that begins a moment later may find it dead.
 type keeper struct {
 	cl   *kgo.Client
 	ctx  context.Context
@@ -34,12 +33,16 @@ type keeper struct {
 	done sync.WaitGroup
 
 	mu      sync.Mutex
-	rounds  map[seat]int32 // the newest that a member was seen in
-	waiting map[seat]int   // joins of members that are kept
+	waiting map[seat]bool
+	leaders map[string]string // by group: who sent the newest plan
+	joins   map[string]string // by group and instance: with what it has joined
 }
 
-// seat is a member of a group.
-type seat struct{ group, member string }
+// seat is a member of a group in a generation.
+type seat struct {
+	group, member string
+	generation    int32
+}
 
 // keepSessions begins it; close ends it, before the cluster.
 func keepSessions(c *kfake.Cluster) (*keeper, error) {
@@ -47,58 +50,86 @@ func keepSessions(c *kfake.Cluster) (*keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &keeper{cl: cl, rounds: map[seat]int32{}, waiting: map[seat]int{}}
+	k := &keeper{cl: cl, waiting: map[seat]bool{}, leaders: map[string]string{}, joins: map[string]string{}}
 	k.ctx, k.stop = context.WithCancel(context.Background())
-	c.ControlKey(kmsg.Heartbeat.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
-		r := req.(*kmsg.HeartbeatRequest)
-		k.saw(seat{r.Group, r.MemberID}, r.Generation)
-		return nil, nil, false
-	})
 	c.ControlKey(kmsg.JoinGroup.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
 		r := req.(*kmsg.JoinGroupRequest)
-		k.joins(seat{r.Group, r.MemberID}, time.Duration(r.SessionTimeoutMillis)*time.Millisecond)
+		k.join(r, c.GroupInfo(r.Group))
 		return nil, nil, false
 	})
 	return k, nil
 }
 
 func (k *keeper) close() {
-	k.mu.Lock() // behind it joins begins nothing any more
+	k.mu.Lock()
 	k.stop()
 	k.mu.Unlock()
 	k.done.Wait()
 	k.cl.Close()
 }
 
-func (k *keeper) saw(s seat, generation int32) {
+// leads notes who leads a group.
+func (k *keeper) leads(r *kmsg.SyncGroupRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.rounds) >= mostSeats {
-		clear(k.rounds)
+	if len(k.leaders) >= mostJoins {
+		clear(k.leaders)
 	}
-	k.rounds[s] = max(k.rounds[s], generation)
+	k.leaders[r.Group] = r.MemberID
 }
 
-// joins begins to keep a member. One that joins for the first time has no session yet. kfake's loop handles the request that
-// k was called for before any heartbeat.
-func (k *keeper) joins(s seat, session time.Duration) {
+// join begins to keep a member that will wait. One that joins for the first time has no session yet. kfake handles the request right
+// after this, and a heartbeat behind that.
+func (k *keeper) join(r *kmsg.JoinGroupRequest, group *kfake.GroupInfo) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s.member == "" || session <= 0 || k.ctx.Err() != nil {
+	who, with := r.Group+" "+r.MemberID, fmt.Sprint(r.Protocols)
+	if r.InstanceID != nil {
+		who = r.Group + " " + *r.InstanceID
+	}
+	same := k.joins[who] == with
+	if len(k.joins) >= mostJoins {
+		clear(k.joins)
+	}
+	k.joins[who] = with
+	every := time.Duration(r.SessionTimeoutMillis) * time.Millisecond / 4
+	if r.MemberID == "" || every <= 0 || group == nil || k.ctx.Err() != nil {
 		return
 	}
-	k.waiting[s]++
-	if k.waiting[s] == 1 {
-		k.done.Go(func() { k.keep(s, session/4) })
+	switch group.State {
+	case "PreparingRebalance":
+	case "CompletingRebalance":
+		if same {
+			return // it is told the round again
+		}
+	case "Stable":
+		if same && k.leaders[r.Group] != r.MemberID {
+			return // so is one that does not lead
+		}
+	default:
+		return
 	}
+	s := seat{r.Group, r.MemberID, group.Epoch}
+	if k.waiting[s] {
+		return
+	}
+	k.waiting[s] = true
+	k.done.Go(func() {
+		k.keep(s, every)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.waiting, s)
+	})
 }
 
+// keep sends heartbeats while they are answered with REBALANCE_IN_PROGRESS, as in a round that gathers its members, and not in
+// another generation, in the wait for the plan, or to a member that was removed.
 func (k *keeper) keep(s seat, every time.Duration) {
-	for generation, joins := int32(0), 0; ; {
-		k.mu.Lock()
-		generation, joins = max(generation, k.rounds[s]), k.waiting[s]
-		k.mu.Unlock()
-		if !k.beat(s, &generation) && k.over(s, joins) {
+	req := kmsg.NewPtrHeartbeatRequest()
+	req.Group, req.MemberID, req.Generation = s.group, s.member, s.generation
+	for {
+		resp, err := req.RequestWith(k.ctx, k.cl)
+		if err == nil && resp.ErrorCode != kerr.RebalanceInProgress.Code {
 			return
 		}
 		select {
@@ -107,33 +138,4 @@ func (k *keeper) keep(s seat, every time.Duration) {
 			return
 		}
 	}
-}
-
-// over ends the keeping of a member, unless it has joined again.
-func (k *keeper) over(s seat, joins int) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.waiting[s] != joins {
-		return false
-	}
-	delete(k.waiting, s)
-	return true
-}
-
-// beat sends one heartbeat and says whether the round still gathers its members. Only that is answered with
-// REBALANCE_IN_PROGRESS: not the wait for the plan, and not a member that was removed.
-func (k *keeper) beat(s seat, generation *int32) bool {
-	for range mostRounds {
-		req := kmsg.NewPtrHeartbeatRequest()
-		req.Group, req.MemberID, req.Generation = s.group, s.member, *generation
-		resp, err := req.RequestWith(k.ctx, k.cl)
-		if err != nil {
-			return k.ctx.Err() == nil
-		}
-		if resp.ErrorCode != kerr.IllegalGeneration.Code {
-			return resp.ErrorCode == kerr.RebalanceInProgress.Code
-		}
-		*generation++
-	}
-	return false
 }
