@@ -56,8 +56,8 @@ type Runner struct {
 	granted      atomic.Bool                        // the wish for a savepoint: what is committed comes from it
 	claimed      bool                               // nothing is left of the claimed savepoint, or it is a person's to look at
 	// losses counts the attempts that ended with a loss of ownership or because the broker asked for it, in a row and since the
-	// last commit.
-	losses int
+	// last commit; asked are those of the second kind.
+	losses, asked int
 	// untidy: transactions under our ids may be open that no attempt has begun since, a predecessor's or one that could not
 	// be aborted.
 	untidy bool
@@ -154,11 +154,12 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		var delay time.Duration
-		if asked := errors.Is(err, fault.ErrAsked) && r.losses < mostAsked; asked || class == fault.Rejoin {
+		if asked := errors.Is(err, fault.ErrAsked) && r.asked < mostAsked; asked || class == fault.Rejoin {
 			delay = r.lossDelay()
 			r.policy.Left(time.Since(r.start), err, delay)
 			r.losses++
 			if asked {
+				r.asked++
 				class, failed = fault.Rejoin, err
 			} else {
 				lost = err
@@ -170,7 +171,7 @@ func (r *Runner) Run(ctx context.Context) error {
 				r.ended(n, err, fault.Stop, 0)
 				return err
 			}
-			r.losses, failed = 0, err
+			r.losses, r.asked, failed = 0, 0, err
 		}
 		r.live(Waiting, n, err)
 		r.ended(n, err, class, delay)

@@ -290,7 +290,7 @@ func (a *attempt) complete(id element.CheckpointID, leaving []element.TaskID) er
 	failpoint.Hit(failpoint.CompleteBefore)
 	p := a.inFlight(id)
 	a.pending = slices.DeleteFunc(a.pending, func(o *pending) bool { return o == p })
-	a.r.losses = 0
+	a.r.losses, a.r.asked = 0, 0
 	ref := p.ref
 	if !a.r.cfg.NoSnapshots {
 		a.last = &ref

@@ -277,8 +277,10 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 			newer = append(newer, info)
 		}
 	}
+	cure := "put the newer offsets and their metadata back"
 	if len(newer) == 0 && !in.Repeats && len(in.Stages) == 0 { // behind exchanges see refuseMixture
 		newer = in.namedAfter(t, h)
+		cure += "; after a run at-least-once, whose commits may come in part, start once more in that mode"
 	}
 	switch {
 	case len(newer) == 0:
@@ -288,7 +290,7 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 	}
 	info := newer[0]
 	return 0, refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but checkpoint %s (%s) was committed after it; "+
-		"the offsets went back, and from there outputs would repeat: put the newer offsets and their metadata back", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path)
+		"the offsets went back, and from there outputs would repeat: %s", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path, cure)
 }
 
 // namedAfter gives the newest root that holds a task, is newer than its handle and is named by the handle of another one; none, or one.
