@@ -139,7 +139,7 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 	if err != nil {
 		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
 	}
-	if lifeOf(committed) > max(f.of, f.ended) {
+	if LifeOf(committed) > max(f.of, f.ended) {
 		return Forgotten{}, fault.Stopf(fault.OK, "%w", errOtherLife)
 	}
 	member, err := kafkasrc.JoinAlone(ctx, f.cl, f.Application, f.cfg.SessionTimeout)
@@ -184,7 +184,7 @@ func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafka
 		return forgetting{}, err
 	}
 	of := f.of
-	if f.ended > 0 && lifeOf(committed) == f.ended { // a part of the commit was taken: the rest follows
+	if f.ended > 0 && LifeOf(committed) == f.ended { // a part of the commit was taken: the rest follows
 		of = max(of, f.ended)
 	}
 	incarnation, err := newIncarnation()

@@ -17,8 +17,8 @@ import (
 // anyLife is a cancel's that does not come from an instance.
 const anyLife = math.MaxUint64
 
-// lifeOf is the newest life that committed handles are of. What is no handle is passed over: a start refuses it.
-func lifeOf(committed map[element.TopicPartition]kafka.Committed) (life uint64) {
+// LifeOf is the newest life that committed handles are of. What is no handle is passed over: a start refuses it.
+func LifeOf(committed map[element.TopicPartition]kafka.Committed) (life uint64) {
 	for _, c := range committed {
 		if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil {
 			life = max(life, h.Life)
@@ -45,7 +45,7 @@ func inOrder(committed map[element.TopicPartition]kafka.Committed) []element.Top
 
 // hasState says that state belongs to a position: one of the newest life, since a cancel that was interrupted leaves the others.
 func hasState(committed map[element.TopicPartition]kafka.Committed) bool {
-	life := lifeOf(committed)
+	life := LifeOf(committed)
 	for _, c := range committed {
 		if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil && h.Life == life && h.Kind == snapshot.HandleCheckpoint {
 			return true
@@ -71,7 +71,7 @@ func planForget(committed map[element.TopicPartition]kafka.Committed, incarnatio
 	f := forgetting{Handles: map[element.TopicPartition]snapshot.Handle{}}
 	done := of == anyLife
 	var id element.CheckpointID
-	life := lifeOf(committed)
+	life := LifeOf(committed)
 	if life > of {
 		return forgetting{}, fault.Stopf(fault.OK, "%w", errOtherLife)
 	}

@@ -58,21 +58,21 @@ func (g groupPlay) forget(of uint64) forgetting {
 func TestACancelThatDeletesEndsALife(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		g := groupPlay{rt, map[element.TopicPartition]kafka.Committed{}}
-		began := []uint64{lifeOf(g.at)} // the lives in which processes began
+		began := []uint64{LifeOf(g.at)} // the lives in which processes began
 		id := element.CheckpointID(0)
 		rt.Repeat(map[string]func(*rapid.T){
 			"checkpoint": func(rt *rapid.T) {
 				id++
-				g.checkpoint(lifeOf(g.at), id, rapid.Int32Range(0, 3).Draw(rt, "p"), int64(id))
+				g.checkpoint(LifeOf(g.at), id, rapid.Int32Range(0, 3).Draw(rt, "p"), int64(id))
 			},
-			"start": func(*rapid.T) { began = append(began, lifeOf(g.at)) },
+			"start": func(*rapid.T) { began = append(began, LifeOf(g.at)) },
 			"cancel": func(rt *rapid.T) {
 				if len(g.at) == 0 {
-					require.Empty(rt, g.forget(lifeOf(g.at)).Handles)
+					require.Empty(rt, g.forget(LifeOf(g.at)).Handles)
 					return
 				}
-				before := lifeOf(g.at)
-				require.Len(rt, g.forget(lifeOf(g.at)).Handles, len(g.at))
+				before := LifeOf(g.at)
+				require.Len(rt, g.forget(LifeOf(g.at)).Handles, len(g.at))
 				for p := range int32(4) {
 					if _, ok := g.at[inputOf(p)]; !ok {
 						continue
@@ -84,11 +84,11 @@ func TestACancelThatDeletesEndsALife(t *testing.T) {
 				}
 				id = g.maxID()
 				for _, life := range began {
-					require.Less(rt, life, lifeOf(g.at))
+					require.Less(rt, life, LifeOf(g.at))
 					_, err := planForget(g.at, 99, life)
 					require.ErrorIs(rt, err, errOtherLife, "who is late deletes nothing of the next life")
 				}
-				began = []uint64{lifeOf(g.at)}
+				began = []uint64{LifeOf(g.at)}
 				require.Empty(rt, g.forget(anyLife).Handles, "a rerun")
 			},
 		})
@@ -108,7 +108,7 @@ func TestACancelAgainForgetsWhatHasState(t *testing.T) {
 	g.checkpoint(0, 5, 0, 50)
 	g.checkpoint(0, 6, 1, 60)
 	require.EqualValues(t, 1, g.forget(anyLife).Life)
-	require.EqualValues(t, 1, lifeOf(g.at))
+	require.EqualValues(t, 1, LifeOf(g.at))
 	g.checkpoint(1, 8, 1, 70)
 	f := g.forget(anyLife)
 	require.EqualValues(t, 2, f.Life)
@@ -140,8 +140,8 @@ func TestACancelInterruptedBetweenItsRequestsHasEndedTheLife(t *testing.T) {
 	plan, err := planForget(g.at, 99, anyLife)
 	require.NoError(t, err)
 	g.put(plan.Handles[inputOf(1)])
-	require.EqualValues(t, 1, lifeOf(g.at))
-	h, err := snapshot.ParseHandle(ofThisLife(g.at[inputOf(0)].Metadata, lifeOf(g.at)))
+	require.EqualValues(t, 1, LifeOf(g.at))
+	h, err := snapshot.ParseHandle(ofThisLife(g.at[inputOf(0)].Metadata, LifeOf(g.at)))
 	require.NoError(t, err)
 	require.Equal(t, snapshot.HandleEmpty, h.Kind)
 	require.EqualValues(t, 50, h.Offset, "positions stay")
@@ -149,7 +149,7 @@ func TestACancelInterruptedBetweenItsRequestsHasEndedTheLife(t *testing.T) {
 	require.Len(t, g.forget(anyLife).Handles, 2)
 	require.Empty(t, g.forget(anyLife).Handles)
 	own := g.at[inputOf(1)].Metadata
-	require.Equal(t, own, ofThisLife(own, lifeOf(g.at)))
+	require.Equal(t, own, ofThisLife(own, LifeOf(g.at)))
 }
 
 // After a reset a life begins that is later than all before, and who is of one of those can tell, whether the mark of the

@@ -49,7 +49,7 @@ func (r reads) lifeNow(ctx context.Context) (lifeFacts, error) {
 	}
 	for _, c := range committed {
 		if c.Found {
-			return lifeFacts{life: lifeOf(committed), begun: true}, nil
+			return lifeFacts{life: LifeOf(committed), begun: true}, nil
 		}
 	}
 	life, err := readAfterReset(ctx, r.cl, r.group)
@@ -74,7 +74,7 @@ func (r reads) Outlived(ctx context.Context) error {
 // sameLife refuses positions that are of another life than this process. A partition without any says nothing, and neither
 // does one that a cancel has not come to: then the others are asked.
 func (r reads) sameLife(ctx context.Context, got map[element.TopicPartition]kafka.Committed) error {
-	life, unknown := lifeOf(got), false
+	life, unknown := LifeOf(got), false
 	for _, c := range got {
 		unknown = unknown || !c.Found
 	}

@@ -72,7 +72,7 @@ func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
 		r.cfg.Logger.Warn(fmt.Sprintf("the life of the application is not kept, since the group %s is somebody else's: an instance that sleeps since before the reset may go on when it wakes up", lifeGroup(r.Application)))
 		return nil
 	}
-	note := lifeNote + strconv.FormatUint(lifeAfter(lifeOf(committed), kept, time.Now()), 10)
+	note := lifeNote + strconv.FormatUint(lifeAfter(LifeOf(committed), kept, time.Now()), 10)
 	for _, tp := range inOrder(committed) { // of one whose topic is there
 		offsets := kadm.Offsets{}
 		offsets.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, LeaderEpoch: -1, Metadata: note})

@@ -12,6 +12,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/processor"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -64,12 +65,7 @@ func groupHandles(ctx context.Context, brokers []string, group string, infos []s
 		}
 		return nil, err
 	}
-	var life uint64 // the newest: what is of an earlier one has no state any more
-	for _, c := range committed {
-		if h, err := snapshot.ParseHandle(c.Metadata); err == nil {
-			life = max(life, h.Life)
-		}
-	}
+	life := processor.LifeOf(committed) // what is of an earlier one has no state any more
 	out := make([]groupHandle, 0, len(tps))
 	for _, tp := range tps {
 		out = append(out, handleOf(tp, committed[tp], life))

@@ -66,6 +66,17 @@ func (m *member) sync(generation int32, plan ...string) <-chan *kmsg.SyncGroupRe
 	return answer
 }
 
+// impatient gives a broker whose groups may have sessions far below a second.
+func impatient(t *testing.T) *Broker {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	end, err := MendGroups(c)
+	require.NoError(t, err)
+	t.Cleanup(end)
+	return &Broker{cluster: c, addr: c.ListenAddrs()[0]}
+}
+
 const longSession = 10 * time.Second
 
 // pair gives two members that have joined and have no plan yet; the first is the leader.
@@ -149,19 +160,13 @@ func TestGroupKeepsAMemberThatWaitsForTheOthers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
-	require.NoError(t, err)
-	defer c.Close()
-	end, err := MendGroups(c)
-	require.NoError(t, err)
-	defer end()
-	b := &Broker{cluster: c, addr: c.ListenAddrs()[0]}
+	b := impatient(t)
 	waits, frozen, generation := pair(ctx, t, b, 400*time.Millisecond, 1200*time.Millisecond)
 	planned := waits.sync(generation, waits.id, frozen.id)
 	require.NotNil(t, <-planned)
 	beat := kmsg.NewPtrHeartbeatRequest()
 	beat.Group, beat.MemberID, beat.Generation = "g", waits.id, generation
-	_, err = beat.RequestWith(ctx, waits.cl)
+	_, err := beat.RequestWith(ctx, waits.cl)
 	require.NoError(t, err)
 
 	last := <-waits.join()
@@ -201,13 +206,7 @@ func TestGroupGoesOnWithoutAMemberThatIsKilledBetweenTwoRounds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
-	require.NoError(t, err)
-	defer c.Close()
-	end, err := MendGroups(c)
-	require.NoError(t, err)
-	defer end()
-	b := &Broker{cluster: c, addr: c.ListenAddrs()[0]}
+	b := impatient(t)
 	leader, killed, generation := pair(ctx, t, b, 2*time.Second, 2*time.Second)
 	round := killed.join() // the same one again, before the plan is there
 	require.NotNil(t, <-round)
