@@ -87,6 +87,19 @@ func TestACommandKeepsToItsTimeout(t *testing.T) {
 	}
 }
 
+// Where no broker answers at all, that is what the command says, however short its timeout is.
+func TestAShortCommandWithoutABroker(t *testing.T) {
+	testbed.Alongside(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	for _, c := range []Command{CheckpointCommand, SavepointCommand, CancelCommand} {
+		cfg := Config{Brokers: []string{l.Addr().String()}, Retention: DeleteOnCancellation}
+		_, err := SendAll(t.Context(), "unreached", cfg, Send{Command: c, Timeout: time.Second})
+		require.Equal(t, fault.Unreachable, fault.CodeOf(err), "%s: %v", c, err)
+	}
+}
+
 // refusing gives a dialer to which an address is closed for a while.
 func refusing(address string, until time.Time) kgo.Opt {
 	return kgo.Dialer(func(ctx context.Context, network, to string) (net.Conn, error) {

@@ -142,15 +142,6 @@ func TestProbeOfAServerThatIsNotKafka(t *testing.T) {
 	requireStop(t, err, fault.Unreachable, l.Addr().String())
 }
 
-func TestProbeEndsWithItsContext(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	_, err = Probe(within(t, 200*time.Millisecond), Config{Brokers: []string{l.Addr().String()}, Logger: slog.New(slog.DiscardHandler)}, Need{})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.NotEqual(t, fault.Stop, fault.RecoveryOf(err))
-}
-
 func TestProbeRefusesOldClusters(t *testing.T) {
 	for name, v := range map[string]*kversion.Versions{"3.8": kversion.V3_8_0(), "2.8": kversion.V2_8_0()} {
 		t.Run(name, func(t *testing.T) {

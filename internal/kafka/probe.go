@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -36,20 +33,17 @@ type Need struct {
 	TransactionTimeout time.Duration
 }
 
-const (
-	neededTransactionVersion = 2
-	probeRetry               = 200 * time.Millisecond
-)
+const neededTransactionVersion = 2
 
 // Probe reaches the cluster and checks it against need. Its errors end the process (fault.Stop) and carry the codes
-// Unreachable, BrokerTooOld, TransactionTimeout, UnknownTopic or Denied; each names what was found and what to do.
+// Unreachable, BadFile (brokers of two clusters), BrokerTooOld, TransactionTimeout, UnknownTopic or Denied; each names what was found and what to do.
 func Probe(ctx context.Context, cfg Config, need Need) (*Cluster, error) {
 	cl, meta, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	defer cl.Close()
-	cluster := &Cluster{ID: meta.Cluster}
+	cluster := &Cluster{ID: clusterID(meta)}
 	if cluster.TransactionVersion, err = transactionVersion(ctx, cl); err != nil {
 		return nil, err
 	}
@@ -71,53 +65,6 @@ func Reach(ctx context.Context, cfg Config) error {
 		cl.Close()
 	}
 	return err
-}
-
-// connect gives a client behind the first answer of a broker.
-func connect(ctx context.Context, cfg Config) (*kgo.Client, kadm.Metadata, error) {
-	dials := new(dialWatch)
-	dial := min(dialTimeout, max(time.Second, cfg.reach()/time.Duration(len(cfg.Brokers)+1)))
-	cl, err := NewClient(cfg, kgo.WithHooks(dials), kgo.DialTimeout(dial))
-	if err != nil {
-		return nil, kadm.Metadata{}, fault.Stopf(fault.Usage, "Kafka client: %w", err)
-	}
-	meta, err := reach(ctx, cl, cfg, dials)
-	if err != nil {
-		cl.Close()
-	}
-	return cl, meta, err
-}
-
-// reach asks for the cluster's brokers until one answers or the bound ends.
-func reach(ctx context.Context, cl *kgo.Client, cfg Config, dials *dialWatch) (kadm.Metadata, error) {
-	bounded, cancel := context.WithTimeout(ctx, cfg.reach())
-	defer cancel()
-	dials.whenDenied(cancel) // kgo takes a refused login for a connection that may be better next time
-	adm := kadm.NewClient(cl)
-	for {
-		meta, err := adm.BrokerMetadata(bounded)
-		if last := dials.lastError(); err != nil && IsDenied(last) {
-			err = last
-		}
-		var eof *kgo.ErrFirstReadEOF
-		switch {
-		case err == nil:
-			return meta, nil
-		case IsDenied(err):
-			return meta, Classify(err, "connect to Kafka at %s", strings.Join(cfg.Brokers, ", "))
-		case ctx.Err() != nil:
-			return meta, fmt.Errorf("reach Kafka at %s: %w", strings.Join(cfg.Brokers, ", "), ctx.Err())
-		case errors.As(err, &eof):
-			return meta, fault.Stopf(fault.Unreachable, "the server at %s closed the connection at the first request: is it Kafka, and are TLS and SASL as the listener wants them? (%w)", strings.Join(cfg.Brokers, ", "), err)
-		}
-		dials.noteIfNone(err)
-		if sleep(bounded, probeRetry) != nil {
-			if ctx.Err() != nil {
-				return meta, fmt.Errorf("reach Kafka at %s: %w", strings.Join(cfg.Brokers, ", "), ctx.Err())
-			}
-			return meta, fault.Stopf(fault.Unreachable, "no Kafka broker answers at %s within %v; last error: %w", strings.Join(cfg.Brokers, ", "), cfg.reach(), dials.lastError())
-		}
-	}
 }
 
 // transactionVersion reads the finalized feature from the ApiVersions answer of any broker.
@@ -152,7 +99,7 @@ func tooOld(found string) error {
 
 // checkTimeout compares with transaction.max.timeout.ms. Who may not read the broker's configuration is not stopped:
 // the broker itself refuses a timeout that is too long when the transactional id is initialised.
-func checkTimeout(ctx context.Context, cl *kgo.Client, cfg Config, meta kadm.Metadata, asked time.Duration) (time.Duration, error) {
+func checkTimeout(ctx context.Context, cl *kgo.Client, cfg Config, meta *kmsg.MetadataResponse, asked time.Duration) (time.Duration, error) {
 	most, err := maxTimeout(ctx, cl, meta)
 	if err != nil {
 		cfg.logger().Warn("the broker's transaction.max.timeout.ms cannot be read; the broker itself will check the transaction timeout", "transaction_timeout", asked, "err", err)
@@ -165,8 +112,12 @@ func checkTimeout(ctx context.Context, cl *kgo.Client, cfg Config, meta kadm.Met
 }
 
 // maxTimeout gives the lowest maximum of the brokers: any of them may become the coordinator of an id.
-func maxTimeout(ctx context.Context, cl *kgo.Client, meta kadm.Metadata) (time.Duration, error) {
-	configs, err := kadm.NewClient(cl).DescribeBrokerConfigs(ctx, meta.Brokers.NodeIDs()...)
+func maxTimeout(ctx context.Context, cl *kgo.Client, meta *kmsg.MetadataResponse) (time.Duration, error) {
+	var nodes []int32
+	for _, b := range meta.Brokers {
+		nodes = append(nodes, b.NodeID)
+	}
+	configs, err := kadm.NewClient(cl).DescribeBrokerConfigs(ctx, nodes...)
 	if err != nil && len(configs) == 0 {
 		return 0, err
 	}
@@ -200,48 +151,4 @@ func cmpErr(a, b error) error {
 		return a
 	}
 	return b
-}
-
-// dialWatch keeps the last error of opening a connection: a request that ran into its deadline does not tell it.
-type dialWatch struct {
-	mu     sync.Mutex
-	last   error
-	denied func()
-}
-
-// whenDenied has fn called when a broker refuses the login.
-func (w *dialWatch) whenDenied(fn func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.denied = fn
-}
-
-// OnBrokerConnect implements kgo.HookBrokerConnect.
-func (w *dialWatch) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if IsDenied(w.last) {
-		return // what follows is only the end of the tries
-	}
-	w.last = err
-	if IsDenied(err) && w.denied != nil {
-		w.denied()
-	}
-}
-
-func (w *dialWatch) noteIfNone(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.last == nil {
-		w.last = err
-	}
-}
-
-func (w *dialWatch) lastError() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.last
 }
