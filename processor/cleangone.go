@@ -89,7 +89,8 @@ func (s *service) committedRoots(ctx context.Context) ([]snapshot.RootRef, error
 	return s.namedRoots(stable)
 }
 
-// namedRoots gives the roots that committed handles name. A handle that cannot be read might name anything: that is an error.
+// namedRoots gives the roots that committed handles name. A handle that cannot be read might name anything: then the error, which
+// wraps snapshot.ErrHandlesUnread, says so beside the roots of the others.
 // What is no handle names nothing. On a topic of this application it says that somebody has overwritten one; on another one it
 // is a consumer's or a tool's, or it was put over the handle of a source that was removed. That one's state is not gone on with
 // then, here or in an instance that still has the source: with such an offset no start does (ReasonForeignOffset).
@@ -99,23 +100,41 @@ func (s *service) namedRoots(stable map[element.TopicPartition]kafka.Committed) 
 		read[src.Topic] = true
 	}
 	var roots []snapshot.RootRef
+	var unread []error
 	for _, tp := range slices.SortedFunc(maps.Keys(stable), element.TopicPartition.Compare) { // the same error each time
 		c := stable[tp]
 		if !c.Found {
 			continue
 		}
 		h, err := snapshot.ParseHandle(c.Metadata)
+		if err == nil && h.StoreID != s.repo.StoreID() {
+			err = fmt.Errorf("it belongs to a checkpoint directory with store id %s, the configured one has %s", h.StoreID, s.repo.StoreID())
+		}
 		switch {
 		case errors.Is(err, snapshot.ErrHandleForeign) && !read[tp.Topic]:
 		case err != nil:
-			return nil, fmt.Errorf("committed offset %d of %s in group %s: %w", c.Offset, tp, s.reads.group, err)
-		case h.StoreID != s.repo.StoreID():
-			return nil, fmt.Errorf("committed offset %d of %s in group %s belongs to a checkpoint directory with store id %s, the configured one has %s",
-				c.Offset, tp, s.reads.group, h.StoreID, s.repo.StoreID())
+			unread = append(unread, fmt.Errorf("committed offset %d of %s in group %s: %w", c.Offset, tp, s.reads.group, err))
 		case h.Kind == snapshot.HandleCheckpoint && !seen[h.Root]:
 			seen[h.Root] = true
 			roots = append(roots, h.Root)
 		}
 	}
-	return roots, nil
+	return roots, unreadHandles(unread)
+}
+
+// mostUnread is how many handles that cannot be read an error tells of.
+const mostUnread = 3
+
+func unreadHandles(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("%w: %w", snapshot.ErrHandlesUnread, errs[0])
+	for _, more := range errs[1:min(mostUnread, len(errs))] {
+		err = fmt.Errorf("%w; %w", err, more)
+	}
+	if n := len(errs) - mostUnread; n > 0 {
+		err = fmt.Errorf("%w; and %d more", err, n)
+	}
+	return err
 }

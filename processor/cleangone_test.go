@@ -2,7 +2,6 @@ package processor
 
 import (
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,8 +15,8 @@ import (
 	"github.com/millweir/millweir/snapshot"
 )
 
-// An instance left, another one went on with its chains. What it left goes, but for the runs that are still in use; and
-// nothing goes while somebody in the group, or something among its offsets, cannot be told.
+// An instance left, another one went on with its chains. What it left goes, but for the runs that are still in use; nothing
+// goes while somebody in the group cannot be told, and beside a handle that leads elsewhere only what newer checkpoints supersede.
 func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
 	testbed.Alongside(t)
 	b := newBed(t)
@@ -103,17 +102,18 @@ func TestWhatAnInstanceThatIsGoneLeftIsCleaned(t *testing.T) {
 	offset.Metadata, err = h.Encode()
 	require.NoError(t, err)
 	commit()
-	_, err = s.cleanGone(t.Context())
-	require.ErrorContains(t, err, "nothing is deleted")
+	rep, err := s.cleanGone(t.Context())
+	require.ErrorContains(t, err, "only what cannot be named is deleted")
 	require.ErrorContains(t, err, "committed offset 1 of "+outTopic()+"/0")
 	require.ErrorContains(t, err, "belongs to a checkpoint directory with store id "+h.StoreID)
-	require.Contains(t, roots(), "a")
+	require.Positive(t, rep.Deleted)
+	require.NotContains(t, roots(), "a", "superseded by the roots of b")
+	require.NoError(t, s.repo.VerifyAll(t.Context(), nil, func(v snapshot.Verified) { require.Empty(t, v.Damage) }))
 	_, err = adm.DeleteOffsets(t.Context(), app, kadm.TopicsSet{outTopic(): {0: {}}})
 	require.NoError(t, err)
 
 	stop = b.start(plan, as("b"))
 	feed(1)
-	require.Eventually(t, func() bool { return !slices.Contains(roots(), "a") }, 5*time.Second, 20*time.Millisecond, "the service does it after its first checkpoint")
 	require.NoError(t, s.repo.VerifyAll(t.Context(), nil, func(v snapshot.Verified) { require.Empty(t, v.Damage) }))
 	feed(1)
 	require.NoError(t, stop())
@@ -145,9 +145,11 @@ func TestOffsetsThatAreNoHandlesNameNothingBesideTheSources(t *testing.T) {
 	offsets[at("removed", 2)] = kafka.Committed{Found: true, Offset: 4, Metadata: text[:len(text)-1]}
 	offsets[at("removed", 1)] = kafka.Committed{Found: true, Offset: 4, Metadata: text[:len(text)-1]}
 	for range 20 {
-		_, err = s.namedRoots(offsets)
+		roots, err = s.namedRoots(offsets)
+		require.ErrorIs(t, err, snapshot.ErrHandlesUnread)
 		require.ErrorIs(t, err, snapshot.ErrHandleDamaged)
-		require.ErrorContains(t, err, "of removed/1 in group app", "the same one each time")
+		require.Equal(t, []snapshot.RootRef{root}, roots, "the others are named all the same")
+		require.Regexp(t, "of removed/1 in group app.*; committed offset 4 of removed/2 in group app", err.Error(), "the same text each time: it is told once")
 	}
 	delete(offsets, at("removed", 1))
 	delete(offsets, at("removed", 2))
@@ -155,4 +157,10 @@ func TestOffsetsThatAreNoHandlesNameNothingBesideTheSources(t *testing.T) {
 	offsets[at(inTopic(), 1)] = kafka.Committed{Found: true, Offset: 9, Metadata: "consumer"}
 	_, err = s.namedRoots(offsets)
 	require.ErrorIs(t, err, snapshot.ErrHandleForeign)
+	for p := range int32(9) {
+		offsets[at("removed", p)] = kafka.Committed{Found: true, Offset: 4, Metadata: text[:len(text)-1]}
+	}
+	_, err = s.namedRoots(offsets)
+	require.ErrorContains(t, err, "; and 7 more", "of ten")
+	require.NotContains(t, err.Error(), "removed/2")
 }

@@ -64,6 +64,11 @@ type GoneInput struct {
 //     They are known, see collect.
 //     It never takes an unconfirmed root, but tells how far they came: those of a task of which no handle is left stay.
 //
+// Where Committed cannot read the handle of T, no root goes by its age that holds T, and no data of which no root that was read
+// tells whose it was. What is superseded goes: ids of T grow, so what its handle named is not older than the newest committed root
+// of T that was read, and a chain only loses old runs (see decide, which does without the group for the same reason). The error
+// says which handles. One that is of another directory proves no more: this directory may have got another identity.
+//
 // Grace is for none of these. It is for what the argument leaves to others: that a broker really ends transactions, and
 // that what was written just before an instance went is there for somebody who wants to look.
 func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, error) {
@@ -82,7 +87,10 @@ func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, 
 	if err != nil {
 		return rep, err
 	}
-	return g.retire(rep, slices.Concat(plan.markers, plan.roots, plan.data))
+	if rep, err = g.retire(rep, slices.Concat(plan.markers, plan.roots, plan.data)); err == nil && g.unread != nil {
+		err = fmt.Errorf("of instances that are gone only what cannot be named is deleted: %w", g.unread)
+	}
+	return rep, err
 }
 
 // CleanIdle deletes what nothing needs in the directory of this instance, which has no task and writes nothing before this
@@ -115,7 +123,11 @@ func (r *Repository) CleanIdle(ctx context.Context, in GoneInput) (CleanReport, 
 	if err := g.read(); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted of this instance, which has committed nothing for a while: %w", err)
 	}
-	return r.deleteAll(ctx, g.judge())
+	rep, err := r.deleteAll(ctx, g.judge())
+	if err == nil && g.unread != nil {
+		err = fmt.Errorf("of this instance, which has committed nothing for a while, only what cannot be named is deleted: %w", g.unread)
+	}
+	return rep, err
 }
 
 func (r *Repository) newGoneCleaner(ctx context.Context, in GoneInput) (*goneCleaner, error) {
@@ -131,7 +143,11 @@ func (g *goneCleaner) judge() *cleanPlan {
 		g.spareWork()
 	}
 	g.judgeRoots()
-	return g.judgeFiles()
+	plan := g.judgeFiles()
+	if g.unread != nil {
+		g.leaveBlind(plan)
+	}
+	return plan
 }
 
 // spareWork takes what this process may be at work on out of what is judged.
@@ -157,6 +173,7 @@ type goneCleaner struct {
 	gone       []*instanceFiles
 	known      map[lineage]bool // tasks in roots that handles name
 	superseded map[string]bool  // roots, and the files that they name
+	unread     error            // of handles
 }
 
 // ask asks the group, then reads all roots. When nobody is gone it reads nothing.
@@ -183,7 +200,12 @@ func (g *goneCleaner) ask() error {
 
 // read reads all roots, and what the handles name.
 func (g *goneCleaner) read() error {
-	if err := g.collect(true); err != nil {
+	err := g.collect(true)
+	if errors.Is(err, ErrHandlesUnread) {
+		g.unread = err
+		err = g.collect(false)
+	}
+	if err != nil {
 		return err
 	}
 	for _, path := range g.named {

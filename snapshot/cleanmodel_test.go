@@ -40,6 +40,7 @@ func TestCleanersNeverTakeWhatTheGroupNeeds(t *testing.T) {
 	require.Positive(t, sum.Partly)
 	require.Positive(t, sum.DeletedGone)
 	require.Positive(t, sum.DirsGone)
+	require.Positive(t, sum.DeletedUnread)
 	require.Positive(t, sum.DeletedIdle)
 	require.Positive(t, sum.DeletedQuiet)
 	require.Positive(t, sum.DeletedFailed)
@@ -454,10 +455,16 @@ func (c *cluster) goneInput() GoneInput {
 			if !c.quiet && c.rng.IntN(4) == 0 {
 				return nil, errors.New("no answer")
 			}
+			damaged := !c.quiet && c.rng.IntN(4) == 0
 			for _, ref := range c.handle {
-				out = append(out, ref)
+				if !damaged || c.rng.IntN(2) == 0 {
+					out = append(out, ref)
+				}
 			}
-			return out, nil
+			if len(out) < len(c.handle) {
+				err = ErrHandlesUnread
+			}
+			return out, err
 		},
 	}
 }
@@ -465,6 +472,9 @@ func (c *cluster) goneInput() GoneInput {
 func (c *cluster) cleanGone(p *proc) {
 	rep, err := p.r.CleanGone(ctx, c.goneInput())
 	c.count(err)
+	if errors.Is(err, ErrHandlesUnread) {
+		c.stats.DeletedUnread += rep.Deleted
+	}
 	c.stats.DeletedGone += rep.Deleted
 	c.stats.DirsGone += len(rep.Gone)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 type clusterStats struct {
-	Commits, Moves, Stops, Stalls, Cleans, Refused, Partly, Deleted, DeletedGone, DirsGone, DeletedIdle, DeletedQuiet, DeletedFailed, Discarded int
+	Commits, Moves, Stops, Stalls, Cleans, Refused, Partly, Deleted, DeletedGone, DeletedUnread, DirsGone, DeletedIdle, DeletedQuiet, DeletedFailed, Discarded int
 }
 
 func (s *clusterStats) add(o clusterStats) {
@@ -25,6 +25,7 @@ func (s *clusterStats) add(o clusterStats) {
 	s.Partly += o.Partly
 	s.Deleted += o.Deleted
 	s.DeletedGone += o.DeletedGone
+	s.DeletedUnread += o.DeletedUnread
 	s.DirsGone += o.DirsGone
 	s.DeletedIdle += o.DeletedIdle
 	s.DeletedQuiet += o.DeletedQuiet
@@ -38,6 +39,7 @@ func (c *cluster) count(err error) {
 	c.stats.Cleans++
 	switch {
 	case err == nil:
+	case errors.Is(err, ErrHandlesUnread) && strings.Contains(err.Error(), "only what cannot be named is deleted"):
 	case errors.Is(err, errUnanswered) && strings.HasPrefix(err.Error(), "data whose own root is gone is not deleted"):
 		c.stats.Partly++
 	default:

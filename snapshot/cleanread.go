@@ -11,7 +11,8 @@ import (
 )
 
 // GroupRoots gives the roots that the group's committed handles name, those of all partitions, read stable: no open
-// transaction has offsets of the group in it.
+// transaction has offsets of the group in it. With an error that wraps ErrHandlesUnread they are those of the handles that could be
+// read.
 type GroupRoots func(ctx context.Context) ([]RootRef, error)
 
 // collectTries bounds the listings of collect. Where roots appear faster than they are listed the group is asked, and its word
@@ -21,6 +22,9 @@ const collectTries = 8
 // handleTries bounds how often the group is asked because a root that it named was removed before it was read: its task had
 // gone on.
 const handleTries = 3
+
+// ErrHandlesUnread says that a committed handle cannot be read, or is of another checkpoint directory: what it named is not known.
+var ErrHandlesUnread = errors.New("not all can be read")
 
 var (
 	errTooFast    = errors.New("checkpoints of other instances appear faster than they are read")
@@ -144,16 +148,21 @@ func (c *cleaner) collect(ask bool) error {
 // readHandles reads the roots that the group's handles name, and gives the number of those that were not known.
 func (c *cleaner) readHandles() (news int, err error) {
 	for try := 1; ; try++ {
-		handles, err := c.group(c.ctx)
-		if err != nil {
-			return 0, fmt.Errorf("%w: %w", errUnanswered, err)
+		handles, unread := c.group(c.ctx)
+		if unread != nil {
+			unread = fmt.Errorf("%w: %w", errUnanswered, unread)
+		}
+		if unread != nil && !errors.Is(unread, ErrHandlesUnread) {
+			return 0, unread
 		}
 		for _, h := range handles {
 			if c.roots[h.Path].root == nil {
 				news++
 			}
 		}
-		if err = c.loadAll(handles); err == nil || !errors.Is(err, fs.ErrNotExist) || try == handleTries {
+		if err = c.loadAll(handles); err == nil {
+			return news, unread
+		} else if !errors.Is(err, fs.ErrNotExist) || try == handleTries {
 			return news, err
 		}
 	}

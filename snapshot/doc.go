@@ -24,7 +24,7 @@
 //	    committed handles of the group. If one root cannot be read, or is lost, neither deletes anything. What is not
 //	    needed when they decide is not needed ever after, so a process may be stopped anywhere in them while others go on.
 //	    Listings prove nothing about a task of which they show no root: data whose root was not read goes only after the group
-//	    was asked, behind the listings, and not while it cannot be (decide).
+//	    was asked, behind the listings, and not while it cannot be (decide), or while one of its handles cannot be read.
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows what
 //	    it reads, whatever its source was called. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.
