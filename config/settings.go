@@ -25,7 +25,7 @@ func concat(parts ...[]Setting) []Setting {
 }
 
 var general = []Setting{
-	{Path: "application", Type: "name", Required: true, Doc: "Name of the service: the consumer group, and the prefix of its internal topics and transactional ids. With a source that has an `end` the group `<application>.ends` is its own as well: no other application may be called that. So are the topic `<application>-control`, for commands to all instances, and, after a `reset`, the group `<application>:life`.",
+	{Path: "application", Type: "name", Required: true, Doc: "Name of the service: the consumer group, and the prefix of its internal topics and transactional ids. With a source that has an `end` the group `<application>.ends` is its own as well: a run is refused (3) while that is another application's or anybody else's, and so is an application that is called like it while it has ends. So are the topic `<application>-control`, for commands to all instances, and, after a `reset`, the group `<application>:life`.",
 		Refused: "`millweir-store-id`.",
 		read:    text(rules.Application, func(s *Service) *string { return &s.Application })},
 	{Path: "data-dir", Type: "directory", Default: "./data", Doc: "What the instance keeps for itself; relative to the working directory.",

@@ -17,10 +17,6 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// endsGroup is the consumer group that keeps the ends of bounded runs, as committed offsets: with the application, for all
-// its instances, and over restarts. Nobody joins it, and nothing is removed from it (runs.go).
-func endsGroup(application string) string { return application + ".ends" }
-
 // runStable bounds the wait, at the start of a process, for commits that are open: with one open, the last run is not over.
 // A read that fails otherwise is tried again.
 const (
@@ -66,6 +62,9 @@ func (r reads) Ends(ctx context.Context, end topology.End, tps []element.TopicPa
 	}
 	now, err := r.resolveEnds(ctx, end, tps)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.ownsEnds(ctx); err != nil {
 		return nil, err
 	}
 	adm := kadm.NewClient(r.cl)

@@ -44,6 +44,9 @@ type lifeFacts struct {
 // lifeNow reads it: what is committed says it, and where nothing is, what the last reset has left.
 func (r reads) lifeNow(ctx context.Context) (lifeFacts, error) {
 	committed, err := kafka.GroupOffsets(ctx, r.cl, r.group, false)
+	if err == nil {
+		err = refuseEnds(r.group, committed)
+	}
 	if err != nil {
 		return lifeFacts{}, err
 	}

@@ -45,6 +45,9 @@ func (r reads) Stable(ctx context.Context, tps []element.TopicPartition) (map[el
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseEnds(r.group, got); err != nil {
+		return nil, err
+	}
 	if err := r.sameLife(ctx, got); err != nil {
 		return nil, err
 	}

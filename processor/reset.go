@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -102,12 +101,8 @@ func noMembers(ctx context.Context, cl *kgo.Client, application string) error {
 	if len(members) == 0 {
 		return nil
 	}
-	var names []string
-	for _, m := range members {
-		names = append(names, fmt.Sprintf("%s (%s)", m.instance, m.host))
-	}
 	return fault.Stopf(fault.GroupActive, "nothing is deleted: the group %s has %s: stop them first; one that was stopped and has an instance.id of its own stays a member for its group.session-timeout",
-		application, strings.Join(names, ", "))
+		application, memberNames(members))
 }
 
 func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
@@ -119,6 +114,9 @@ func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
 		}
 		if g == r.Application {
 			r.mark = markOf(offsets)
+			if err := refuseEnds(g, offsets); err != nil && allEnds(offsets) { // of a mixture only a reset is the cure
+				return err
+			}
 		} else if !allEnds(offsets) {
 			r.cfg.Logger.Warn("the group " + g + " stays: it has offsets that are no ends of runs, so it is somebody else's")
 			continue

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/kafka"
 )
 
@@ -44,16 +43,6 @@ func parseEnd(c kafka.Committed) (keptEnd, bool) {
 		}
 	}
 	return k, c.Found
-}
-
-// allEnds reports that a group holds ends of runs and nothing else. It may be that of an application of this name.
-func allEnds(offsets map[element.TopicPartition]kafka.Committed) bool {
-	for _, c := range offsets {
-		if !strings.HasPrefix(c.Metadata, runNote) && !strings.HasPrefix(c.Metadata, endNote) {
-			return false
-		}
-	}
-	return true
 }
 
 // endFacts is what is known of a partition that ends.
