@@ -157,6 +157,26 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 		}
 	}
 	checkLineage(infos, at)
+	spreadCommitted(infos, at)
+	return nil
+}
+
+// Confirm fills in Committed of what Look gave by the roots that committed handles name, and by those that they follow.
+func Confirm(infos []RootInfo, named []RootRef) {
+	at := make(map[string]int, len(infos))
+	for i := range infos {
+		at[infos[i].Ref.Path] = i
+	}
+	for _, ref := range named {
+		if i, ok := at[ref.Path]; ok && infos[i].Ref.Digest == ref.Digest {
+			infos[i].Committed = true
+		}
+	}
+	spreadCommitted(infos, at)
+}
+
+// spreadCommitted goes from committed roots backwards along predecessors; at is the place of each path.
+func spreadCommitted(infos []RootInfo, at map[string]int) {
 	for i := range infos {
 		for j := i; infos[j].Committed && infos[j].Root != nil && infos[j].Root.Predecessor != nil; {
 			next, ok := at[infos[j].Root.Predecessor.Path]
@@ -167,7 +187,6 @@ func (r *Repository) judgeCommitted(ctx context.Context, inv *inventory, infos [
 			j = next
 		}
 	}
-	return nil
 }
 
 // checkLineage finds roots that are whole but not the ones that a later root was written after.

@@ -23,8 +23,8 @@ func newCheckpoints() *cobra.Command {
 		Use:     "checkpoints",
 		Aliases: []string{"checkpoint"},
 		Short:   "Look at the checkpoint directory: list, inspect, verify; trigger takes one",
-		Long: `Look at the checkpoints of an application. The commands but trigger read the checkpoint directory alone, with no broker, also
-while the service runs, and never write anything. docs/checkpoints.md says what is in the directory and how to go back to it.`,
+		Long: `Look at the checkpoints of an application. The commands but trigger read the checkpoint directory alone, with no broker unless
+--brokers asks the group, also while the service runs, and never write anything. docs/checkpoints.md says what is in the directory and how to go back to it.`,
 		Example: "  processor checkpoints list orders.yaml\n  processor checkpoints verify orders.yaml",
 		Args:    unknownCheckpointsCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -44,6 +44,7 @@ func unknownCheckpointsCommand(_ *cobra.Command, args []string) error {
 type storeFlags struct {
 	dir, application string
 	set              []string
+	brokers          []string
 
 	file  string   // of the arguments
 	names []string // of the arguments
@@ -54,6 +55,7 @@ func (f *storeFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.dir, "dir", "", "the checkpoint `DIRECTORY`, in place of the file's state.checkpoints.dir")
 	fs.StringVar(&f.application, "application", "", "the application's `NAME`, in place of the file's; needed only where a directory holds several")
 	fs.StringArrayVar(&f.set, "set", nil, "`PATH=VALUE` of a setting of the file, as in run; may be repeated")
+	fs.StringSliceVar(&f.brokers, "brokers", nil, "also ask the cluster at these `HOST:PORT`s which checkpoints the group's committed offsets name")
 }
 
 // parse sorts the arguments: names of checkpoints, and the one that is none is the service file.
@@ -190,16 +192,13 @@ func statusOf(err error) string {
 }
 
 func newCheckpointsList() *cobra.Command {
-	var (
-		f       storeFlags
-		brokers []string
-	)
+	var f storeFlags
 	cmd := &cobra.Command{
 		Use:   "list FILE.yaml | list --dir DIRECTORY",
 		Short: "List the checkpoints, newest first",
 		Long: `List the checkpoints, newest first within an instance. A checkpoint is
 
-  committed    its marker says so, or a later committed one names it as predecessor
+  committed    its marker says so, a committed offset of the group names it (--brokers), or a later committed one follows it
   unconfirmed  whole, but only the group's offsets can tell whether its transaction was committed
   damaged      its root or its marker cannot be read, or is missing; list does not read the state: verify does
   unreadable   the user who runs the command has no right to read its root or its marker
@@ -208,7 +207,6 @@ With --brokers it also tells which checkpoints the committed offsets of the grou
 		Example: "  processor checkpoints list orders.yaml\n  processor checkpoints list --dir /var/lib/orders/checkpoints\n  processor checkpoints list orders.yaml --brokers localhost:9092",
 	}
 	f.add(cmd)
-	cmd.Flags().StringSliceVar(&brokers, "brokers", nil, "also ask the cluster at these `HOST:PORT`s which checkpoints the group's committed offsets name")
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.parse(cmd, args); err != nil {
@@ -222,13 +220,13 @@ With --brokers it also tells which checkpoints the committed offsets of the grou
 			return err
 		}
 		defer repo.Close()
-		return listCheckpoints(cmd.Context(), cmd.OutOrStdout(), repo, &f, brokers, output.json)
+		return listCheckpoints(cmd.Context(), cmd.OutOrStdout(), repo, &f, output.json)
 	}
 	return cmd
 }
 
-func listCheckpoints(ctx context.Context, out io.Writer, repo *snapshot.Repository, f *storeFlags, brokers []string, asJSON bool) error {
-	infos, err := repo.Look(ctx)
+func listCheckpoints(ctx context.Context, out io.Writer, repo *snapshot.Repository, f *storeFlags, asJSON bool) error {
+	infos, group, err := f.look(ctx, repo)
 	if err != nil {
 		return err
 	}
@@ -236,16 +234,10 @@ func listCheckpoints(ctx context.Context, out io.Writer, repo *snapshot.Reposito
 	for _, info := range infos {
 		list = append(list, listedOf(info))
 	}
-	var group []groupHandle
-	if len(brokers) > 0 {
-		if group, err = groupHandles(ctx, brokers, f.application, infos); err != nil {
-			return err
-		}
-		markGroup(list, group)
-	}
+	markGroup(list, group)
 	if asJSON {
 		doc := map[string]any{"directory": repo.Location(), "application": f.application, "store_id": repo.StoreID(), "checkpoints": list}
-		if len(brokers) > 0 {
+		if len(f.brokers) > 0 {
 			doc["group"] = group
 		}
 		return writeJSON(out, doc)

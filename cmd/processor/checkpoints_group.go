@@ -26,6 +26,28 @@ type groupHandle struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 	File       string `json:"file,omitempty"`
 	Problem    string `json:"problem,omitempty"` // why no checkpoint is named
+
+	root snapshot.RootRef // that is named
+}
+
+// look reads the roots and, with --brokers, the group's handles, which tell what is committed.
+func (f *storeFlags) look(ctx context.Context, repo *snapshot.Repository) ([]snapshot.RootInfo, []groupHandle, error) {
+	infos, err := repo.Look(ctx)
+	if err != nil || len(f.brokers) == 0 {
+		return infos, nil, err
+	}
+	group, err := groupHandles(ctx, f.brokers, f.application, infos)
+	if err != nil {
+		return nil, nil, err
+	}
+	var named []snapshot.RootRef
+	for _, g := range group {
+		if g.File != "" {
+			named = append(named, g.root)
+		}
+	}
+	snapshot.Confirm(infos, named)
+	return infos, group, nil
 }
 
 // groupHandles reads the group's committed handles of all partitions that the checkpoints know.
@@ -91,7 +113,7 @@ func handleOf(tp element.TopicPartition, c kafka.Committed, life uint64) groupHa
 	case h.Kind == snapshot.HandleUnsaved:
 		g.Problem = "starts without state: it ran with checkpoints disabled"
 	default:
-		g.Checkpoint, g.File = h.Root.Name.String(), h.Root.Path
+		g.root, g.Checkpoint, g.File = h.Root, h.Root.Name.String(), h.Root.Path
 	}
 	return g
 }

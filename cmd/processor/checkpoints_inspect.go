@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,7 +79,7 @@ func newCheckpointsInspect() *cobra.Command {
 		Short: "Show one checkpoint: tasks, positions, states, runs, lineage",
 		Long: `Show what one checkpoint says: of every task its positions, its states with their codecs, and the chain of runs that make its
 state, (from, to] each; then the checkpoints that it follows. NAME is as list prints it; the number alone is enough where it
-is the only one of that number. Exit code 22 when it is damaged or not there.`,
+is the only one of that number. With --brokers also the partitions of the group that name it. Exit code 22 when it is damaged or not there.`,
 		Example: "  processor checkpoints inspect 12 orders.yaml\n  processor checkpoints inspect 12-0123456789abcdef --dir /var/lib/checkpoints",
 	}
 	f.add(cmd)
@@ -95,7 +96,7 @@ is the only one of that number. Exit code 22 when it is damaged or not there.`,
 			return err
 		}
 		defer repo.Close()
-		infos, err := repo.Look(cmd.Context())
+		infos, group, err := f.look(cmd.Context(), repo)
 		if err != nil {
 			return err
 		}
@@ -106,7 +107,7 @@ is the only one of that number. Exit code 22 when it is damaged or not there.`,
 		if info.Root == nil {
 			return info.Err
 		}
-		c := inspect(*info, infos)
+		c := inspect(*info, infos, group)
 		if output.json {
 			err = writeJSON(cmd.OutOrStdout(), c)
 		} else {
@@ -120,9 +121,10 @@ is the only one of that number. Exit code 22 when it is damaged or not there.`,
 	return cmd
 }
 
-func inspect(info snapshot.RootInfo, infos []snapshot.RootInfo) inspected {
-	r := info.Root
-	out := inspected{listed: listedOf(info), Digest: info.Ref.Digest.String(), ClusterID: r.ClusterID, StoreID: r.StoreID, Lineage: lineage(r, infos), Savepoints: []inspSavepoint{}}
+func inspect(info snapshot.RootInfo, infos []snapshot.RootInfo, group []groupHandle) inspected {
+	r, one := info.Root, []listed{listedOf(info)}
+	markGroup(one, group)
+	out := inspected{listed: one[0], Digest: info.Ref.Digest.String(), ClusterID: r.ClusterID, StoreID: r.StoreID, Lineage: lineage(r, infos), Savepoints: []inspSavepoint{}}
 	for i := range r.Tasks {
 		e := &r.Tasks[i]
 		t := inspTask{Task: e.Task.String(), Positions: []inspInput{}, States: []inspState{}, Runs: inspRuns(e.Runs),
@@ -183,6 +185,9 @@ func printInspected(w io.Writer, c inspected) {
 		{"bytes", fmt.Sprintf("%s in delta runs, %s in full runs, %d entries", bytesText(c.DeltaBytes), bytesText(c.FullBytes), c.Entries)},
 	} {
 		fmt.Fprintf(w, "  %-11s %s\n", kv[0], kv[1])
+	}
+	if len(c.Group) > 0 {
+		fmt.Fprintf(w, "  %-11s %s\n", "named by", strings.Join(c.Group, " "))
 	}
 	for i, a := range c.Lineage {
 		what := "follows"

@@ -13,8 +13,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
@@ -367,62 +365,6 @@ func TestADirectoryMayBeAFileURL(t *testing.T) {
 	}
 }
 
-func TestCheckpointsListMarksWhatTheGroupNames(t *testing.T) {
-	s := newCheckpointStore(t)
-	b := startBroker(t)
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()))
-	require.NoError(t, err)
-	defer cl.Close()
-	adm := kadm.NewClient(cl)
-	_, err = adm.CreateTopic(t.Context(), 1, 1, nil, "orders")
-	require.NoError(t, err)
-
-	code, stdout, stderr := s.look("list", "--dir", s.dir, "--brokers", b.Addr())
-	require.Zero(t, code, stderr)
-	require.Contains(t, stdout, "group: orders/0: no committed offset")
-
-	commit := func(metadata string) {
-		o := kadm.Offsets{}
-		o.Add(kadm.Offset{Topic: "orders", At: 300, LeaderEpoch: -1, Metadata: metadata})
-		require.NoError(t, adm.CommitAllOffsets(t.Context(), "shop", o))
-	}
-	h := snapshot.Handle{Kind: snapshot.HandleCheckpoint, Root: s.refs[3], Offset: 300, LeaderEpoch: -1, ClusterID: "cluster-1", PartitionCount: 1, StoreID: s.repo.StoreID()}
-	text, err := h.Encode()
-	require.NoError(t, err)
-	commit(text)
-	code, stdout, stderr = s.look("list", "--dir", s.dir, "--brokers", b.Addr())
-	require.Zero(t, code, stderr)
-	require.Regexp(t, `(?m)^3-0000000000000abc .* orders/0$`, stdout)
-	require.NoError(t, os.Remove(s.path(s.refs[3].Path)))
-	require.NoError(t, os.Remove(s.path(s.beside(3, ".committed"))))
-	_, stdout, _ = s.look("list", "--dir", s.dir, "--brokers", b.Addr())
-	require.Contains(t, stdout, "group: orders/0 at offset 300 names checkpoint 3-0000000000000abc ("+s.refs[3].Path+"), which is not in this directory")
-	commit("by hand")
-	_, stdout, _ = s.look("list", "--dir", s.dir, "--brokers", b.Addr())
-	require.Contains(t, stdout, "group: orders/0: not a millweir handle")
-
-	s.listsALaterLife(b.Addr(), adm, h)
-	code, _, stderr = s.look("list", "--dir", s.dir, "--brokers", "127.0.0.1:1")
-	require.Equal(t, 10, code, stderr)
-}
-
-// listsALaterLife: a cancel that deletes was interrupted behind its first request. Handles that it has not come to have no state.
-func (s *checkpointStore) listsALaterLife(addr string, adm *kadm.Client, before snapshot.Handle) {
-	_, err := adm.CreateTopic(s.t.Context(), 1, 1, nil, "other")
-	require.NoError(s.t, err)
-	o := kadm.Offsets{}
-	for topic, h := range map[string]snapshot.Handle{"orders": before, "other": before.WithoutState(before.Life + 1)} {
-		text, err := h.Encode()
-		require.NoError(s.t, err)
-		o.Add(kadm.Offset{Topic: topic, At: 300, LeaderEpoch: -1, Metadata: text})
-	}
-	require.NoError(s.t, adm.CommitAllOffsets(s.t.Context(), "shop", o))
-	code, stdout, stderr := s.look("list", "--dir", s.dir, "--brokers", addr)
-	require.Zero(s.t, code, stderr)
-	require.Contains(s.t, stdout, "group: orders/0: starts without state: the application was cancelled since checkpoint 3-0000000000000abc, and its state deleted\n")
-	require.NotRegexp(s.t, `(?m) orders/0$`, stdout)
-}
-
 func TestInspectShowsStagesAndWhatLiesInTheRoot(t *testing.T) {
 	subtask := func(i int) snapshot.TaskEntry {
 		return snapshot.TaskEntry{Task: element.TaskID{Source: "by-user", Partition: int32(i)}, Parallelism: 2, MaxParallelism: 128}
@@ -431,7 +373,7 @@ func TestInspectShowsStagesAndWhatLiesInTheRoot(t *testing.T) {
 	a.Runs = []snapshot.RunRef{{File: "shop/i-1/chk-1-0000000000000abc.root", Inline: "bytes", Length: 5, To: 1, Entries: 1}}
 	b.InFlight = []snapshot.RunRef{{File: "shop/i-1/chk-2-0000000000000abc.data", FileSize: 90, Offset: 10, Length: 80, From: 2, To: 2, Entries: 3}}
 	info := snapshot.RootInfo{Instance: "i-1", Root: &snapshot.Root{Tasks: []snapshot.TaskEntry{a, b}, Savepoints: []snapshot.SavepointRef{{ID: "sp-1", Path: "/sp/1"}}}}
-	c := inspect(info, nil)
+	c := inspect(info, nil, nil)
 	var out strings.Builder
 	printInspected(&out, c)
 	for _, line := range []string{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -64,23 +65,14 @@ Without names all are verified, and the announcements of the instances. Exit cod
 }
 
 func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFlags, asJSON bool) error {
-	want := map[string]bool{}
-	if len(f.names) > 0 {
-		infos, err := repo.Look(cmd.Context())
-		if err != nil {
-			return err
-		}
-		for _, name := range f.names {
-			info, err := find(infos, name)
-			if err != nil {
-				return err
-			}
-			want[info.Ref.Path] = true
-		}
+	want, committed, err := f.wanted(cmd.Context(), repo)
+	if err != nil {
+		return err
 	}
 	out, results, damaged := cmd.OutOrStdout(), []verified{}, 0
 	var first error
-	err := repo.VerifyAll(cmd.Context(), func(i snapshot.RootInfo) bool { return len(want) == 0 || want[i.Ref.Path] }, func(v snapshot.Verified) {
+	err = repo.VerifyAll(cmd.Context(), func(i snapshot.RootInfo) bool { return len(want) == 0 || want[i.Ref.Path] }, func(v snapshot.Verified) {
+		v.Committed = v.Committed || committed[v.Ref.Path]
 		res := verified{Name: v.Ref.Name.String(), Instance: v.Instance, Status: listedOf(v.RootInfo).Status, Whole: len(v.Damage) == 0, Damage: []string{}, Runs: v.Runs, Bytes: v.Bytes}
 		for _, err := range v.Damage {
 			res.Damage = append(res.Damage, err.Error())
@@ -135,6 +127,29 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 		fmt.Fprintf(out, "%s whole\n", counted(len(results), "checkpoint"))
 	}
 	return nil
+}
+
+// wanted gives the paths of the named roots, none for all, and of those that are known to be committed.
+func (f *storeFlags) wanted(ctx context.Context, repo *snapshot.Repository) (want, committed map[string]bool, err error) {
+	want, committed = map[string]bool{}, map[string]bool{}
+	if len(f.names)+len(f.brokers) == 0 {
+		return want, committed, nil // the root files are read anyway
+	}
+	infos, _, err := f.look(ctx, repo)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, info := range infos {
+		committed[info.Ref.Path] = info.Committed
+	}
+	for _, name := range f.names {
+		info, err := find(infos, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		want[info.Ref.Path] = true
+	}
+	return want, committed, nil
 }
 
 // worstOf gives the first error that is damage, or the first; nil for none.
