@@ -45,6 +45,9 @@ type Part struct {
 	OffsetsOnly bool `json:"offsets_only,omitempty"`
 	// Retention is the checkpointing.retention of an instance that a cancel without a savepoint ends; "" otherwise.
 	Retention string `json:"retention,omitempty"`
+	// Kept says why the checkpoints are there that a cancel of this instance by itself was to delete: others are in the group,
+	// and the last one that is cancelled deletes them. "" otherwise.
+	Kept string `json:"kept,omitempty"`
 }
 
 // Triggered is the answer to a manual checkpoint.

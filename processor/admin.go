@@ -46,6 +46,7 @@ type operations struct {
 	deleting   bool   // cancelled, and the state is to go
 	member     string // that this was in the group at the time of such a cancel
 	mark       string // see lastLook
+	kept       error  // why such a cancel has not deleted the state
 	processing bool   // the attempt has come so far
 	incomplete error  // why the last checkpoint of a stop is missing
 }
@@ -403,7 +404,11 @@ func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, er
 	if err != nil {
 		return admin.Part{}, err
 	}
-	return o.cancelFor(ctx, request, c)
+	out, err := o.cancelFor(ctx, request, c)
+	if err == nil {
+		out.Kept, err = o.whyKept()
+	}
+	return out, err
 }
 
 // cancelFor is Cancel; a savepoint that is asked for carries the request's id.

@@ -143,3 +143,24 @@ func (s *service) cancel(_ context.Context, deleteState bool) {
 	}
 	s.ops.quit()
 }
+
+// keeps notes why the state is not deleted.
+func (o *operations) keeps(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept = err
+}
+
+// whyKept tells who cancels this instance by itself why the checkpoints stay. That others are to be cancelled yet is no error.
+func (o *operations) whyKept() (string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var still *stillMembers
+	switch {
+	case o.kept == nil:
+		return "", nil
+	case errors.As(o.kept, &still) && !still.has(o.s.instance):
+		return fmt.Sprintf("the group still has %s: the last one that is cancelled deletes them", strings.Join(still.names, ", ")), nil
+	}
+	return "", fault.Stopf(fault.NotRunning, "the instance has ended after a last checkpoint, and the checkpoints stay: cancel again, with the service file: %s", o.kept.Error())
+}

@@ -39,6 +39,11 @@ func (e *stillMembers) Error() string {
 	return fmt.Sprintf("nothing is deleted: the group still has %s", strings.Join(e.names, ", "))
 }
 
+// has reports whether an instance is among them: one that could not leave is until its session is over.
+func (e *stillMembers) has(instance string) bool {
+	return slices.ContainsFunc(e.names, func(name string) bool { return strings.HasPrefix(name, instance+" (") })
+}
+
 // forget deletes the state of an application that was cancelled, once nobody is in its group. The order is
 //
 //	join the group, as its only member

@@ -168,6 +168,9 @@ func (s *service) settleCancel(ctx context.Context, err error, known string) err
 		return err
 	}
 	got, ferr := forget(ctx, s.plan.Application, s.cfg, s.reads.life, []string{known})
+	if !errors.Is(ferr, errOtherLife) {
+		s.ops.keeps(ferr)
+	}
 	var still *stillMembers
 	switch {
 	case errors.As(ferr, &still):

@@ -180,7 +180,9 @@ Where the instances run with checkpointing.retention: delete-on-cancellation, an
 when nobody is in the group any more, and nothing before that. What FILE.yaml says counts where no instance runs, or none replies;
 where it is something else, or the instances differ, the command says so, and fails if that keeps checkpoints. An instance that
 does not reply keeps them until its group.session-timeout is over: cancel again then, which does the rest, also when no instance
-runs. What somebody has done since who was not cancelled is not deleted. --timeout bounds all of it. With --admin the last instance that is cancelled deletes them.
+runs. What somebody has done since who was not cancelled is not deleted. --timeout bounds all of it. With --admin the last instance that is
+cancelled deletes them; before that the command says that they stay, and that is no failure. Where none is left and they stay all the same,
+as when several are cancelled so at one moment, the code is 43: cancel again, with FILE.yaml.
 
 Exit code 0 when all have ended well, 43 when no instance runs or one did not reply, else that of the first one that failed.`,
 		Example: "  processor cancel orders.yaml\n  processor cancel orders.yaml --savepoint\n  processor cancel orders.yaml --savepoint=/var/lib/savepoints\n  processor cancel --admin 127.0.0.1:8080",
@@ -203,6 +205,9 @@ Exit code 0 when all have ended well, 43 when no instance runs or one did not re
 			}
 			if r.OffsetsOnly {
 				return "ended, offsets committed"
+			}
+			if r.Kept != "" {
+				return "ended after a last checkpoint; the checkpoints stay: " + r.Kept
 			}
 			return "ended after a last checkpoint"
 		})
