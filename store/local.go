@@ -308,10 +308,6 @@ func (l *Local) collect(t *localTask, table int, e Entry) bool {
 	if t.stale || l.stats.Disabled {
 		return false
 	}
-	if len(e.Key) > localMaxKey || len(e.Value) > localMaxValue {
-		l.fault(element.TaskID{}, t, fmt.Errorf("an entry of %d and %d bytes is too large for it", len(e.Key), len(e.Value)))
-		return false
-	}
 	if err := t.pending.add(table, e); err != nil {
 		l.fault(element.TaskID{}, t, err)
 		return false

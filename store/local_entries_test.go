@@ -42,6 +42,39 @@ func TestLocalTakesCollectedChanges(t *testing.T) {
 	require.Equal(t, version(1), got, "the end of the chain is kept with the checkpoint")
 }
 
+// What is collected for the copy has the limits of the copy, which are far below those of the state.
+func TestChangesHaveTheLimitsOfTheCopy(t *testing.T) {
+	for _, e := range []Entry{
+		{Key: []byte("k"), Value: make([]byte, localMaxValue)},
+		{Key: make([]byte, localMaxKey), Value: []byte("v")},
+		{Key: make([]byte, localMaxKey), Deleted: true},
+	} {
+		f := newLocalFixture(t)
+		f.begin()
+		c := NewChanges()
+		n, ok := c.Table(TableInfo{Name: "count", Codec: "int64"})
+		require.True(t, ok)
+		e.Table = n
+		require.NoError(t, c.Add(e))
+		f.local.Apply(ordersTask, version(1), c.Tables(), c.Take())
+		f.flush()
+		got, ok := f.local.Version(ordersTask)
+		require.True(t, ok, "the copy has taken it")
+		require.Equal(t, version(1), got)
+	}
+	for _, e := range []Entry{
+		{Key: []byte("k"), Value: make([]byte, localMaxValue+1)},
+		{Key: []byte("k"), Value: make([]byte, MaxValueSize)},
+		{Key: []byte("k"), Value: make([]byte, MaxValueSize+1)},
+		{Key: make([]byte, localMaxKey+1), Value: []byte("v")},
+		{Key: make([]byte, localMaxKey+1), Deleted: true},
+	} {
+		c := NewChanges()
+		require.ErrorIs(t, c.Add(e), ErrTooLarge, "%d and %d bytes", len(e.Key), len(e.Value))
+		require.Zero(t, c.Len())
+	}
+}
+
 func TestLocalResetThatCannotReadLeavesNoCopy(t *testing.T) {
 	f := newLocalFixture(t)
 	broken := errors.New("unreadable")

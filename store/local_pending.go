@@ -17,15 +17,18 @@ const (
 )
 
 func newPending() *pendingChanges {
-	return &pendingChanges{store: New(Config{MaxValueSize: MaxValueSize})}
+	return &pendingChanges{store: New(Config{})}
 }
 
 func (p *pendingChanges) bytes() int64 { return p.store.UncommittedBytes() }
 
 func (p *pendingChanges) len() int { return p.store.DirtyLen() }
 
-// add takes a copy of an entry; table is its number in the local copy.
+// add takes a copy of an entry; table is its number in the local copy. What the copy cannot take is refused.
 func (p *pendingChanges) add(table int, e Entry) error {
+	if len(e.Key) > localMaxKey || len(e.Value) > localMaxValue {
+		return fmt.Errorf("%w for the local copy: %d and %d bytes", ErrTooLarge, len(e.Key), len(e.Value))
+	}
 	for len(p.tables) <= table {
 		t, err := p.store.Table(fmt.Sprint(len(p.tables)), "")
 		if err != nil {
