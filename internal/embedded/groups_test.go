@@ -177,6 +177,34 @@ func TestGroupKeepsAMemberThatWaitsForTheOthers(t *testing.T) {
 	require.Len(t, last.Members, 1)
 }
 
+// The leader is killed and starts again under its instance id: in a stable group it takes its place without a round, and without
+// a plan. It is the leader all the same, so its next join begins a round, in which it waits.
+func TestGroupKeepsALeaderThatWasReplacedAndWaits(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	b := impatient(t)
+	killed, frozen, generation := pair(ctx, t, b, 400*time.Millisecond, 1200*time.Millisecond)
+	planned := killed.sync(generation, killed.id, frozen.id)
+	require.NotNil(t, <-planned)
+	waits := newMember(ctx, t, b, "a", 400*time.Millisecond)
+	back := <-waits.join()
+	require.NotNil(t, back)
+	require.Equal(t, generation, back.Generation, "no round")
+	require.Equal(t, waits.id, back.LeaderID)
+	require.True(t, back.SkipAssignment)
+	part := <-waits.sync(generation)
+	require.NotNil(t, part)
+	require.NoError(t, kerr.ErrorForCode(part.ErrorCode))
+
+	last := <-waits.join()
+	require.NotNil(t, last)
+	require.NoError(t, kerr.ErrorForCode(last.ErrorCode))
+	require.Greater(t, last.Generation, generation)
+	require.Equal(t, waits.id, last.LeaderID)
+	require.Len(t, last.Members, 1)
+}
+
 // A join that is past its look whether the keeper closes has begun what close waits for.
 func TestTheKeeperClosesBehindAJoin(t *testing.T) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))

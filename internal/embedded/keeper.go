@@ -34,8 +34,8 @@ type keeper struct {
 
 	mu      sync.Mutex
 	waiting map[seat]bool
-	leaders map[string]string // by group: who sent the newest plan
-	joins   map[string]string // by group and instance: with what it has joined
+	leaders map[string]string // by group: who sent the newest plan, as whoIs has it
+	joins   map[string]string // by whoIs: with what it has joined
 }
 
 // seat is a member of a group in a generation.
@@ -75,7 +75,16 @@ func (k *keeper) leads(r *kmsg.SyncGroupRequest) {
 	if len(k.leaders) >= mostJoins {
 		clear(k.leaders)
 	}
-	k.leaders[r.Group] = r.MemberID
+	k.leaders[r.Group] = whoIs(r.Group, r.MemberID, r.InstanceID)
+}
+
+// whoIs names a member, a static one by its instance: it gets another id when it starts again, and goes on as the leader where
+// it was.
+func whoIs(group, member string, instance *string) string {
+	if instance != nil {
+		return group + " " + *instance
+	}
+	return group + " " + member
 }
 
 // join begins to keep a member that will wait. One that joins for the first time has no session yet. kfake handles the request right
@@ -83,10 +92,7 @@ func (k *keeper) leads(r *kmsg.SyncGroupRequest) {
 func (k *keeper) join(r *kmsg.JoinGroupRequest, group *kfake.GroupInfo) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	who, with := r.Group+" "+r.MemberID, fmt.Sprint(r.Protocols)
-	if r.InstanceID != nil {
-		who = r.Group + " " + *r.InstanceID
-	}
+	who, with := whoIs(r.Group, r.MemberID, r.InstanceID), fmt.Sprint(r.Protocols)
 	same := k.joins[who] == with
 	if len(k.joins) >= mostJoins {
 		clear(k.joins)
@@ -103,7 +109,7 @@ func (k *keeper) join(r *kmsg.JoinGroupRequest, group *kfake.GroupInfo) {
 			return // it is told the round again
 		}
 	case "Stable":
-		if same && k.leaders[r.Group] != r.MemberID {
+		if lead, known := k.leaders[r.Group]; same && known && lead != who {
 			return // so is one that does not lead
 		}
 	default:
