@@ -98,8 +98,12 @@ func (a *attempt) claim(ctx context.Context, origin []snapshot.SavepointRef, gon
 		found = append(found, opened{s, ref})
 		roots = append(roots, s.Contents())
 	}
-	if taken, err := a.allComeFrom(ctx, found, inputsOf(roots, a.r.plan)); !taken || err != nil {
-		return false, nil // a broker or a store that does not answer will
+	topics, err := a.r.inputs(ctx)
+	if err != nil {
+		return false, nil // a broker that does not answer will
+	}
+	if taken, err := a.allComeFrom(ctx, found, inputsOf(roots, a.r.plan, topics)); !taken || err != nil {
+		return false, nil // and so will a store
 	}
 	failpoint.Hit(failpoint.ClaimBefore)
 	for _, o := range found {
@@ -117,8 +121,9 @@ func (a *attempt) claim(ctx context.Context, origin []snapshot.SavepointRef, gon
 
 // inputsOf lists the inputs of a savepoint that must have a checkpoint before it goes: those that a source of the plan reads,
 // whatever its name was then, and those of a source that reads something else now which the savepoint does not hold. Such a source
-// is refused, and when it has its topic back, it needs its state.
-func inputsOf(roots []*snapshot.Root, plan *topology.Plan) []element.TopicPartition {
+// is refused, and when it has its topic back, it needs its state. What it has no task for, since its topic has fewer partitions now, is
+// not refused.
+func inputsOf(roots []*snapshot.Root, plan *topology.Plan, topics map[string]Topic) []element.TopicPartition {
 	readers := map[element.TopicPartition][]string{}
 	for _, root := range roots {
 		for _, e := range root.Tasks {
@@ -131,7 +136,7 @@ func inputsOf(roots []*snapshot.Root, plan *topology.Plan) []element.TopicPartit
 	for tp, names := range readers {
 		if slices.ContainsFunc(plan.Sources, func(s topology.SourcePlan) bool {
 			now := element.TopicPartition{Topic: s.Topic, Partition: tp.Partition}
-			return now == tp || slices.Contains(names, s.Name) && len(readers[now]) == 0
+			return now == tp || slices.Contains(names, s.Name) && tp.Partition < topics[s.Topic].Partitions && len(readers[now]) == 0
 		}) {
 			tps = append(tps, tp)
 		}

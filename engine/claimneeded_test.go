@@ -78,11 +78,18 @@ func TestWhatIsNeededOfAClaimedSavepoint(t *testing.T) {
 		{Tasks: []snapshot.TaskEntry{entry("x", "in", 0), entry("a", "more", 0), entry("a", "more", 1)}},
 		{Tasks: []snapshot.TaskEntry{entry("z", "zs", 0)}},
 	}
-	for counted, want := range map[string][]element.TopicPartition{
-		"more":  {at("in", 0), at("more", 0), at("more", 1)},
-		"wrong": {at("in", 0), at("more", 0), at("more", 1)},
-		"zs":    {at("in", 0), at("more", 1), at("zs", 0)},
+	for _, c := range []struct {
+		counted    string
+		partitions int32 // that it has now
+		want       []element.TopicPartition
+	}{
+		{"more", 2, []element.TopicPartition{at("in", 0), at("more", 0), at("more", 1)}},
+		{"wrong", 2, []element.TopicPartition{at("in", 0), at("more", 0), at("more", 1)}},
+		{"wrong", 1, []element.TopicPartition{at("in", 0), at("more", 0)}},
+		{"zs", 2, []element.TopicPartition{at("in", 0), at("more", 1), at("zs", 0)}}, // its second task would be refused
+		{"zs", 1, []element.TopicPartition{at("in", 0), at("zs", 0)}},
 	} {
-		require.ElementsMatch(t, want, inputsOf(roots, besidePlan(t, counted)), counted)
+		topics := map[string]Topic{"in": {Partitions: 1}, c.counted: {Partitions: c.partitions}}
+		require.ElementsMatch(t, c.want, inputsOf(roots, besidePlan(t, c.counted), topics), "%s %d", c.counted, c.partitions)
 	}
 }

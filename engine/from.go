@@ -105,7 +105,10 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 	if err != nil {
 		return nil, in.stillRefused(err)
 	}
-	in.lastID = max(in.lastID, start.LastID)
+	if in.lastID = max(in.lastID, start.LastID); want.Again || input.DropStates {
+		input.Stored = want.All
+		in.above(&input)
+	}
 	if in.origin = start.Origin; len(in.origin) == 0 && len(in.roots) == 0 {
 		in.origin = snapshot.OriginOf(want.From) // nothing here comes from it, but the application does
 	}
@@ -175,6 +178,7 @@ func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, want snap
 	if err != nil {
 		return nil, in.stillRefused(err)
 	}
+	in.dropped(&input, decisions)
 	if err := in.startPositions(nil); err != nil {
 		return nil, err
 	}

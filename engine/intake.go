@@ -29,7 +29,7 @@ type intake struct {
 	from   []opened                         // the savepoint to start from, until the state is read
 	origin []snapshot.SavepointRef          // the same, when a task starts from it
 	letGo  bool                             // the state that the handles lead to, since there are no checkpoints any more
-	forgot element.CheckpointID             // above what the store has of tasks that begin anew, since there are no checkpoints any more; 0: nothing
+	forgot element.CheckpointID             // as high as what the store has of tasks that begin anew all the same; 0: nothing
 	tasks  []*owned                         // what comes of it, in the order of their ids
 	ends   map[element.TopicPartition]int64 // before which partitions end, of those that do
 }
@@ -109,15 +109,16 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	if err != nil {
 		return nil, in.stillRefused(err)
 	}
-	in.tellDropped(&input, decisions)
+	in.dropped(&input, decisions)
 	return decisions, nil
 }
 
-// tellDropped says what of the committed checkpoints is let go.
-func (in *intake) tellDropped(input *snapshot.ResolveInput, decisions map[element.TaskID]snapshot.Decision) {
+// dropped sees to what of the checkpoints is let go, and says it.
+func (in *intake) dropped(input *snapshot.ResolveInput, decisions map[element.TaskID]snapshot.Decision) {
 	if !input.DropStates {
 		return
 	}
+	in.above(input)
 	for _, d := range input.DroppedStages(decisions) {
 		in.a.r.lis.dropped(d)
 	}

@@ -31,7 +31,7 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	refused := snapshot.RefusalOf(err)
 	if refused == nil {
 		if err == nil {
-			in.tellDropped(&input, decisions)
+			in.dropped(&input, decisions)
 		}
 		return decisions, err
 	}
@@ -46,7 +46,7 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 		return nil, err
 	}
 	input.Listing = listing
-	in.tellDropped(&input, decisions)
+	in.dropped(&input, decisions)
 	in.lastID = max(in.lastID, rec.LastID) + 1 // that of the root which writeRecovered writes
 	if in.a.r.lis.Recovering != nil {
 		in.a.r.lis.Recovering(*rec)

@@ -247,7 +247,9 @@ func (a *attempt) commitStart() error {
 		}
 		h := a.newHandle(t.position)
 		if t.letGo > 0 { // not checkpoint 0: the store knows that later ones were committed
-			h.Kind, h.Root.Name.ID = snapshot.HandleUnsaved, t.letGo
+			if h.Root.Name.ID = t.letGo; a.r.cfg.NoSnapshots {
+				h.Kind = snapshot.HandleUnsaved
+			}
 		}
 		if t.recovered {
 			h.Kind, h.Root = snapshot.HandleCheckpoint, *recovered

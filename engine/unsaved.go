@@ -50,8 +50,7 @@ func (in *intake) resolveWithout(input snapshot.ResolveInput) (map[element.TaskI
 }
 
 // forget looks for tasks of which the store knows and the group does not. Like state they are let go when that is allowed, and
-// refused otherwise. The ids go on above all that are there: a start that has checkpoints again finds these, and what is
-// committed now must not look older to it.
+// refused otherwise.
 func (in *intake) forget(input *snapshot.ResolveInput) ([]snapshot.HeldState, error) {
 	if !snapshot.NeedsStored(in.facts) {
 		return nil, nil
@@ -60,6 +59,16 @@ func (in *intake) forget(input *snapshot.ResolveInput) ([]snapshot.HeldState, er
 	if input.Stored, err = in.a.r.ports.Checkpoints.List(in.ctx); err != nil {
 		return nil, fmt.Errorf("look for older checkpoints: %w", err)
 	}
+	forgotten := in.above(input)
+	if input.DropStates {
+		input.Stored = nil
+	}
+	return forgotten, nil
+}
+
+// above lists the tasks without a committed offset that the store knows. Those of them that begin anew commit their start with an
+// id as high as any in the store: after a crash a lower one would be refused as one that went back.
+func (in *intake) above(input *snapshot.ResolveInput) []snapshot.HeldState {
 	for _, info := range input.Stored {
 		in.lastID = max(in.lastID, info.Ref.Name.ID)
 	}
@@ -67,10 +76,7 @@ func (in *intake) forget(input *snapshot.ResolveInput) ([]snapshot.HeldState, er
 	if len(forgotten) > 0 {
 		in.forgot = in.lastID
 	}
-	if input.DropStates {
-		input.Stored = nil
-	}
-	return forgotten, nil
+	return forgotten
 }
 
 // withoutState gives the facts as if no state belonged to any position.

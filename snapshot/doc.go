@@ -34,7 +34,8 @@
 //	I9  A marker goes for good before its root, a root before what it names. A marker without its root is a lost root; who
 //	    writes one late looks whether the root is still there.
 //	I10 A root is the truth about all subtasks of the stages behind exchanges that it holds, and about what was on the way to
-//	    them: they start from the one root that the handles of all source tasks name, never from several. A key belongs to one
+//	    them: they start from the one root that the handles of all source tasks name, or the newest of several where a topic was
+//	    absent (mixture.go), never from several. A key belongs to one
 //	    subtask and so does a record in flight, whatever the parallelism becomes.
 //	I11 A run that lies in a root is carried along by the roots that follow until it is merged; what they carry is bounded.
 //	I12 A savepoint needs nothing outside of its directory, and nothing but Dispose removes it. It is finished when it has
@@ -57,7 +58,7 @@
 // Files: names.go names and paths, errors.go with broken_linux.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
 // list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (whose checkpoints follow each other),
-// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go, setback.go, renamed.go, unsaved.go and refusal.go, recover.go, savepoint.go with
+// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go, mixture.go, setback.go, renamed.go, unsaved.go and refusal.go, recover.go, savepoint.go with
 // savepointcodec.go, savepointread.go, savepointparts.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
 // remove.go (all of an application).
 package snapshot

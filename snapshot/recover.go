@@ -125,6 +125,9 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 			failed = append(failed, *no)
 		}
 	}
+	if no := c.leavesBehind(); no != nil && len(failed) == 0 {
+		failed = append(failed, *no)
+	}
 	if len(failed) == 0 {
 		failed = c.in.resolveStages(Recovered, c.out)
 	}

@@ -113,22 +113,46 @@ func (t *TaskFacts) heldBy(from []*Savepoint) []holding {
 // resolveUnknown decides on a task without a committed offset.
 func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 	info := in.stored(t)
-	if info == nil {
+	absent := in.absent(t)
+	if info == nil || absent && in.DropStates {
 		return Decision{Kind: Fresh}, nil
 	}
+	none := element.TopicPartition{}
 	holds := "cannot be read and may hold the task"
 	if info.Root != nil {
 		holds = "holds the task"
-		if e := info.Root.entryOf(t); e.Task != t.Task && in.own(t, info.Root, e) {
+		e := info.Root.entryOf(t)
+		if old := e.formerly(t); absent && old != nil {
+			return Decision{}, refuse(ReasonTopicRecreated, none, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again, while the application went on without it: %s",
+				t.Task, info.Ref.Name, info.Ref.Path, old.TopicID, old.Topic, t.Inputs[0].TopicID, beginsAnew)
+		}
+		if e.Task != t.Task && in.own(t, info.Root, e) {
 			if no := in.checkRenamed(t, info.Ref, e); no != nil {
 				return Decision{}, no
 			}
 			holds += " as " + e.Task.String()
 		}
 	}
-	return Decision{}, refuse(ReasonOffsetsExpired, element.TopicPartition{}, "task %s: group %s has no committed offset, but checkpoint %s in the store %s (%s); "+
-		"the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away to start empty",
-		t.Task, in.Application, info.Ref.Name, holds, info.Ref.Path)
+	cure := "the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away to start empty"
+	if absent {
+		cure = "the application has gone on without it since, and the offsets expired or were deleted: put them and their metadata back, or " + beginsAnew
+	}
+	return Decision{}, refuse(ReasonOffsetsExpired, none, "task %s: group %s has no committed offset, but checkpoint %s in the store %s (%s); %s",
+		t.Task, in.Application, info.Ref.Name, holds, info.Ref.Path, cure)
+}
+
+// beginsAnew is a cure for a task that was absent.
+const beginsAnew = "begin it where its source starts with --allow-dropped-state"
+
+// formerly gives the position of an entry in a topic of another id, which has the name of one that the task reads; nil when there
+// is none.
+func (e *TaskEntry) formerly(t *TaskFacts) *element.Position {
+	for i := range t.Inputs {
+		if p := e.at(t.Inputs[i].TopicPartition); p != nil && p.TopicID != t.Inputs[i].TopicID {
+			return p
+		}
+	}
+	return nil
 }
 
 // stored gives the newest root of the store that holds a task, or else the newest one that cannot be read; nil when there is

@@ -102,6 +102,8 @@ type Decision struct {
 	// Renamed is the source that the root has the task's input by, when it is another one. The task goes on at its positions
 	// with nothing of that one's state, which is let go if there is any. Entry has no states and no runs.
 	Renamed string
+	// Left is set for a task that was absent from the application, to the root that had it; see takeBack.
+	Left RootRef
 	// New: the root does not know the stage, which starts empty.
 	New bool
 	// Stage is set for a subtask of an exchange's stage; see Sources.
@@ -193,6 +195,9 @@ func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
 	}
 	if len(refused) == 0 && in.Repeats {
 		refused = in.level(out)
+	}
+	if len(refused) == 0 {
+		refused = in.takeBack(out)
 	}
 	if len(refused) == 0 {
 		refused = in.resolveStages(Restore, out)
@@ -339,6 +344,8 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 		return no(ReasonOtherCluster, "belongs to cluster %q, this is cluster %q: the offsets were mirrored; use another application name here", h.ClusterID, in.ClusterID)
 	case h.StoreID != in.StoreID && h.Kind == HandleCheckpoint: // others lead to no file
 		return no(ReasonOtherStore, "belongs to a checkpoint directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", h.StoreID, in.StoreID)
+	case h.TopicID != f.TopicID && in.absent(t):
+		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again, while the application went on without it; delete the group's offsets of this topic, and "+beginsAnew, h.TopicID, f.TopicID)
 	case h.TopicID != f.TopicID:
 		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again; delete the group's offsets to start anew", h.TopicID, f.TopicID)
 	case h.Partition != f.Partition:
@@ -362,7 +369,11 @@ func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []el
 	case !ok:
 		return Decision{}, refuse(ReasonRootUnusable, none, "task %s: checkpoint %s (%s) was not loaded", t.Task, ref.Name, ref.Path)
 	case loaded.Err != nil:
-		return Decision{}, refuse(ReasonRootUnusable, none, "task %s cannot be restored: %w; put the file back from a backup, nothing was overwritten", t.Task, loaded.Err)
+		cure := ""
+		if in.absent(t) {
+			cure = ", or delete the group's offsets of this topic, which the application has gone on without, and " + beginsAnew
+		}
+		return Decision{}, refuse(ReasonRootUnusable, none, "task %s cannot be restored: %w; put the file back from a backup, nothing was overwritten%s", t.Task, loaded.Err, cure)
 	}
 	entry := loaded.Root.entryOf(t)
 	switch {

@@ -93,6 +93,7 @@ func (in *ResolveInput) DroppedStages(decisions map[element.TaskID]Decision) []D
 			out = append(out, in.scattered(ref, root)...)
 		}
 	}
+	out = append(out, in.leftBehind(decisions)...)
 	slices.SortStableFunc(out, func(a, b DroppedStage) int {
 		return cmp.Or(strings.Compare(a.Root.Path, b.Root.Path), strings.Compare(a.Stage, b.Stage))
 	})
@@ -152,14 +153,19 @@ func (in *ResolveInput) gone(ref RootRef, root *Root) []DroppedStage {
 		if e.Parallelism == 0 {
 			d.Subtasks++
 		}
-		for _, s := range e.States {
-			if !slices.Contains(d.States, s.Name) {
-				d.States = append(d.States, s.Name)
-			}
-		}
-		d.InFlight += e.inFlight()
+		d.add(e)
 	}
 	return out
+}
+
+// add counts in what the root has of a task.
+func (d *DroppedStage) add(e *TaskEntry) {
+	for _, s := range e.States {
+		if !slices.Contains(d.States, s.Name) {
+			d.States = append(d.States, s.Name)
+		}
+	}
+	d.InFlight += e.inFlight()
 }
 
 // inFlight counts the records on the way to the task.
@@ -226,69 +232,6 @@ func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
 		}
 	}
 	return out
-}
-
-// level has all tasks of an application with exchanges begin at the newest of the checkpoints that their handles name, where
-// records may repeat. It is a complete one: offsets are committed when everything that they cover is acknowledged and
-// written. So nothing is left out, and the records between an older handle and it are not even repeated. A task that it does
-// not hold stays as it is.
-func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusal) {
-	refs := restoredRoots(out)
-	if len(in.Stages) == 0 || len(refs) < 2 {
-		return nil
-	}
-	newest := slices.MaxFunc(refs, func(a, b RootRef) int { return cmp.Compare(a.Name.ID, b.Name.ID) })
-	root := in.Roots[newest].Root
-	if !root.hasStages() {
-		return nil
-	}
-	for i := range in.Tasks {
-		t := &in.Tasks[i]
-		d, entry := out[t.Task], root.entryOf(t)
-		if d.Kind != Restore || d.Root == newest || entry == nil || !follows(d.Positions, entry.Positions) {
-			continue
-		}
-		if no := in.checkEntry(t, newest, entry); no != nil {
-			no.Task = t.Task
-			refused = append(refused, *no)
-			continue
-		}
-		out[t.Task] = t.takeUp(Restore, newest, entry)
-	}
-	return refused
-}
-
-// follows reports that positions are of the same partitions of the same topics as those before them, and not behind them.
-func follows(before, then []element.Position) bool {
-	return slices.EqualFunc(before, then, func(b, t element.Position) bool {
-		return b.TopicPartition == t.TopicPartition && b.TopicID == t.TopicID && b.PartitionCount == t.PartitionCount && b.Offset <= t.Offset
-	})
-}
-
-// refuseMixture refuses handles that name several roots: what the tasks sent to each other is in one of them only. Roots
-// that know no exchange are an exception: the application had none when they were written.
-func (in *ResolveInput) refuseMixture(refs []RootRef, out map[element.TaskID]Decision) []Refusal {
-	know := slices.ContainsFunc(refs, func(ref RootRef) bool { return in.Roots[ref].Root.hasStages() })
-	if no := in.refuseUnsaved(refs, out); know && no != nil {
-		return []Refusal{*no}
-	}
-	if len(refs) < 2 || !know {
-		return nil
-	}
-	tasks := make([]element.TaskID, 0, len(out))
-	for id, d := range out {
-		if d.Kind == Restore || d.Kind == Recovered {
-			tasks = append(tasks, id)
-		}
-	}
-	slices.SortFunc(tasks, element.TaskID.Compare)
-	first := tasks[0]
-	i := slices.IndexFunc(tasks, func(id element.TaskID) bool { return out[id].Root != out[first].Root })
-	a, b := out[first].Root, out[tasks[i]].Root
-	no := refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s stands at checkpoint %s (%s), task %s at checkpoint %s (%s): an application with exchanges is restored from one checkpoint of all its tasks; "+
-		"put the offsets of one checkpoint back, with their metadata", first, a.Name, a.Path, tasks[i], b.Name, b.Path)
-	no.Task = tasks[i]
-	return []Refusal{*no}
 }
 
 // stagesFrom decides on the subtasks of all stages by one root.

@@ -1,0 +1,169 @@
+package engine
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/engine/restart"
+	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
+)
+
+// topicsPlan counts per key what is in some topics, behind one exchange or each by itself.
+func topicsPlan(t *testing.T, exchange bool, topics ...string) *topology.Plan {
+	b := topology.New(app)
+	var all []topology.Stream[string, string]
+	for _, topic := range topics {
+		in := topology.FromTopic(b, topic, topic, serde.String(), serde.String())
+		if all = append(all, in); !exchange {
+			topology.ToTopic(topology.Count(in, "count-"+topic), "out-"+topic, "out", serde.String(), serde.Int64())
+		}
+	}
+	if exchange {
+		in := all[0]
+		if len(all) > 1 {
+			in = topology.Merge("all", all[0], all[1:]...)
+		}
+		by := topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
+		topology.ToTopic(topology.Count(by, "count"), "out", "out", serde.String(), serde.Int64())
+	}
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// refusedStart is the error of a start that is refused.
+func (w *world) refusedStart(plan *topology.Plan, cfg Config) error {
+	r, err := New(plan, cfg, withFrom(w.ports()), nil)
+	require.NoError(w.t, err)
+	err = r.Run(w.t.Context())
+	require.Equal(w.t, fault.HandleMismatch, fault.CodeOf(err), "%v", err)
+	return err
+}
+
+// endsEarly runs a process that ends before its first checkpoint is committed.
+func (w *world) endsEarly(plan *topology.Plan, cfg Config) {
+	w.t.Helper()
+	cfg.Restart = restart.Config{Strategy: restart.None}
+	w.onCommit = func(c checkpoint.Commit) (apply bool, err error) {
+		if c.Name.ID > 0 {
+			return false, errSpoiled
+		}
+		return true, nil
+	}
+	r, err := New(plan, cfg, withFrom(w.ports()), nil)
+	require.NoError(w.t, err)
+	require.ErrorIs(w.t, r.Run(w.t.Context()), errSpoiled)
+	w.onCommit = nil
+}
+
+// TestAStartOverIsNotOlderThanTheStore: a partition that the store knows and the savepoint does not begins anew, and the process
+// ends before its first checkpoint. The next one goes on from there.
+func TestAStartOverIsNotOlderThanTheStore(t *testing.T) {
+	w := newWorld(t, 1)
+	ref := w.cut(topicsPlan(t, false, "in"), aligned, 50)
+	begin := contents(t, ref.Path)
+	w.logs, w.more = append(w.logs, nil), 1
+	w.assign(2)
+	stop := w.startPlan(topicsPlan(t, false, "in", "more"), w.config(), w.ports(), nil)
+	w.produce(100, 8)
+	w.outputs()
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.forget()
+	w.output = nil
+
+	cfg := w.configOf(app, ref.Path)
+	cfg.From.AcceptDuplicates = true
+	w.endsEarly(topicsPlan(t, false, "in", "more"), cfg)
+	require.Len(t, w.committed, 1, "the start position of what the savepoint does not hold")
+	stop = w.startPlan(topicsPlan(t, false, "in", "more"), cfg, withFrom(w.ports()), nil)
+	w.outputsFrom(begin)
+	w.caughtUp()
+	require.NoError(t, stop())
+	has := 0
+	for _, n := range begin {
+		has += int(n)
+	}
+	require.Equal(t, w.total()-has, w.done(), "one output for every input behind the savepoint")
+}
+
+// without runs what is left when the topic "more" was taken out for some checkpoints.
+func (w *world) without(plan *topology.Plan) {
+	w.t.Helper()
+	w.assign(1)
+	stop := w.startPlan(plan, w.config(), w.ports(), nil)
+	for range 3 {
+		w.produce(40, 8)
+		require.Eventually(w.t, func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.committed[tp(0)].Offset == int64(len(w.logs[0]))
+		}, 10*time.Second, time.Millisecond)
+	}
+	require.NoError(w.t, stop())
+	w.assign(2)
+}
+
+// tookOut is a world with an exchange that has read two topics, and then one of them.
+func tookOut(t *testing.T) *world {
+	w := newWorld(t, 2)
+	w.more = 1
+	w.assign(2)
+	stop := w.startPlan(topicsPlan(t, true, "in", "more"), w.config(), w.ports(), nil)
+	w.produce(100, 8)
+	w.outputs()
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.without(topicsPlan(t, true, "in"))
+	return w
+}
+
+// TestATopicIsTakenOutAndComesBack: nothing repeats and nothing is left out, also when the process is killed before the first
+// checkpoint that has the topic again.
+func TestATopicIsTakenOutAndComesBack(t *testing.T) {
+	w := tookOut(t)
+	w.endsEarly(topicsPlan(t, true, "in", "more"), w.config())
+	for range 2 {
+		stop := w.startPlan(topicsPlan(t, true, "in", "more"), w.config(), w.ports(), nil)
+		w.produce(50, 8)
+		w.outputs()
+		w.caughtUp()
+		require.NoError(t, stop())
+	}
+	w.exact()
+}
+
+// TestATopicIsTakenOutAndComesBackWithoutOffset: it begins where its source starts on request only, and what is committed then is
+// not older than what lies in the store.
+func TestATopicIsTakenOutAndComesBackWithoutOffset(t *testing.T) {
+	w := tookOut(t)
+	more := element.TopicPartition{Topic: "more"}
+	had := w.committed[more]
+	delete(w.committed, more)
+	before := maps.Clone(w.committed)
+	plan := topicsPlan(t, true, "in", "more")
+	require.ErrorContains(t, w.refusedStart(plan, w.config()), "begin it where its source starts with --allow-dropped-state")
+	require.Equal(t, before, w.committed)
+
+	cfg := w.config()
+	cfg.AllowDropped = true
+	w.endsEarly(plan, cfg)
+	h, err := snapshot.ParseHandle(w.committed[more].Metadata)
+	require.NoError(t, err)
+	require.Equal(t, snapshot.HandleEmpty, h.Kind)
+	require.Zero(t, h.Offset)
+	then, err := snapshot.ParseHandle(had.Metadata)
+	require.NoError(t, err)
+	require.Greater(t, h.Root.Name.ID, then.Root.Name.ID)
+	stop := w.startPlan(plan, w.config(), w.ports(), nil)
+	w.caughtUp()
+	require.NoError(t, stop())
+}

@@ -1,0 +1,272 @@
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/millweir/millweir/element"
+)
+
+// The handles of an application with exchanges name one root, unless
+//
+//	offsets were set back by a tool: refused
+//	records may repeat, and offsets were committed in part: all begin at the newer root (level)
+//	a topic was taken out of the application and is back (takeBack)
+//
+// A topic may be taken out of an application with exchanges and come back. Its committed offsets then name the last checkpoint
+// that had it, and those of the other topics a newer one, which the application stands at, with all stages. What was read of
+// the topic is in the stages since, and its outputs were committed with the offset. So the topic goes on at its offset, if
+//
+//	its tasks have no state of their own in the older checkpoint, or that may go (DropStates)
+//	the newer checkpoint knows nothing of the topic: else the offsets were set back
+//	the newer one went on from the older one: they have an input in common, and none went back
+//
+// Everything else stays a mixture of checkpoints and is refused.
+
+// current gives the root that the application stands at: the newest with stages that a handle names; nil when there is none.
+func (in *ResolveInput) current() (ref RootRef, root *Root) {
+	for r, loaded := range in.Roots {
+		if loaded.Root == nil || !loaded.Root.hasStages() {
+			continue
+		}
+		if c := compareNames(r.Name, ref.Name); root == nil || c > 0 || c == 0 && r.Path > ref.Path {
+			ref, root = r, loaded.Root
+		}
+	}
+	return ref, root
+}
+
+// absent reports that the application has exchanges and stands at a root that knows nothing of what a task reads.
+func (in *ResolveInput) absent(t *TaskFacts) bool {
+	if len(in.Stages) == 0 {
+		return false
+	}
+	_, root := in.current()
+	return root != nil && !slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return root.readsFrom(f.Topic) })
+}
+
+// readsFrom reports that a source task of the root has positions in a topic.
+func (r *Root) readsFrom(topic string) bool {
+	return slices.ContainsFunc(r.Tasks, func(e TaskEntry) bool { return e.readsFrom(topic) })
+}
+
+// takeBack has tasks that were absent go on at their committed offsets.
+func (in *ResolveInput) takeBack(out map[element.TaskID]Decision) (refused []Refusal) {
+	refs := restoredRoots(out)
+	if len(in.Stages) == 0 || len(refs) < 2 {
+		return nil
+	}
+	current, _ := in.current()
+	back := in.precede(current, refs)
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		d := out[t.Task]
+		if d.Kind != Restore || !slices.Contains(back, d.Root) || !in.absent(t) || in.knownSince(t, d.Root, refs) {
+			continue
+		}
+		if e := in.Roots[d.Root].Root.entryOf(t); e.hasState() && !in.DropStates {
+			no := refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s has state at checkpoint %s (%s), and the application has gone on without it to checkpoint %s (%s): "+
+				"take its topic out again, let its state go with --allow-dropped-state, so that it goes on at its committed offset, or start under another application name",
+				t.Task, d.Root.Name, d.Root.Path, current.Name, current.Path)
+			no.Task = t.Task
+			refused = append(refused, *no)
+			continue
+		}
+		out[t.Task] = Decision{Kind: StartEmpty, Positions: d.Positions, Root: RootRef{Name: d.Root.Name}, Left: d.Root, Behind: d.Behind}
+	}
+	return refused
+}
+
+// precede gives those of the roots that the application has gone on from to its current one. One without stages has nothing but
+// what its tasks have themselves, so it may be of any instance.
+func (in *ResolveInput) precede(current RootRef, refs []RootRef) (out []RootRef) {
+	refs = slices.Clone(refs)
+	slices.SortFunc(refs, func(a, b RootRef) int { return cmp.Compare(b.Name.ID, a.Name.ID) })
+	since := []*Root{in.Roots[current].Root}
+	for _, ref := range refs {
+		root := in.Roots[ref].Root
+		switch {
+		case ref == current || since[0] == nil:
+			continue
+		case !root.hasStages():
+		case !slices.ContainsFunc(since, func(s *Root) bool { return s.continues(root) }):
+			continue
+		default:
+			since = append(since, root)
+		}
+		out = append(out, ref)
+	}
+	return out
+}
+
+// continues reports that a root went on from an older one.
+func (r *Root) continues(old *Root) bool {
+	if len(r.Origin) != len(old.Origin) || len(r.Origin) > 0 && !SameOrigin(r.Origin, old.Origin) {
+		return false // it went back to a savepoint since
+	}
+	common := false
+	for i := range old.Tasks {
+		for _, then := range old.Tasks[i].Positions {
+			e := r.reader(then.TopicPartition)
+			if e == nil {
+				continue
+			}
+			now := e.at(then.TopicPartition)
+			if now.TopicID != then.TopicID {
+				continue
+			}
+			if now.Offset < then.Offset {
+				return false
+			}
+			common = true
+		}
+	}
+	return common
+}
+
+// knownSince reports that a root that is newer than a task's knows what the task reads: the task's offset went back, or another
+// one's did.
+func (in *ResolveInput) knownSince(t *TaskFacts, at RootRef, refs []RootRef) bool {
+	tp := t.Inputs[0].TopicPartition
+	return slices.ContainsFunc(refs, func(ref RootRef) bool {
+		root := in.Roots[ref].Root
+		return ref.Name.ID > at.Name.ID && (root.reader(tp) != nil || root.hasStages() && root.readsFrom(tp.Topic))
+	})
+}
+
+// leavesBehind refuses to go back behind what was read of a topic that was taken out since: its offset stays, and should it come
+// back, what lies between would be missing in the stages.
+func (c *recovery) leavesBehind() *Refusal {
+	if !c.common || c.at < 0 || c.in.DropStates {
+		return nil
+	}
+	to := &c.infos[c.at]
+	for i := range to.Root.Tasks {
+		for _, p := range to.Root.Tasks[i].Positions {
+			if slices.ContainsFunc(c.in.Tasks, func(t TaskFacts) bool { return t.Inputs[0].Topic == p.Topic }) {
+				continue
+			}
+			if info, beyond := c.beyond(to, p); info != nil {
+				no := refuse(c.rec.Reason, p.TopicPartition, "checkpoint %s (%s) stands at offset %d of %s, which the topology does not read any more and checkpoint %s (%s) has read up to %d: should it come back, what lies between would be missing in the state; "+
+					"give the topology its source back for this start, or go back all the same with --allow-dropped-state", to.Ref.Name, to.Ref.Path, p.Offset, p.TopicPartition, info.Ref.Name, info.Ref.Path, beyond)
+				no.Task = to.Root.Tasks[i].Task
+				return no
+			}
+		}
+	}
+	return nil
+}
+
+// beyond gives the newest checkpoint that was committed after another one and has read more of a partition.
+func (c *recovery) beyond(to *RootInfo, p element.Position) (*RootInfo, int64) {
+	for _, k := range newestFirst(c.infos) {
+		info := &c.infos[k]
+		if info.Root == nil || !info.Committed || compareNames(info.Ref.Name, to.Ref.Name) <= 0 {
+			continue
+		}
+		if e := info.Root.reader(p.TopicPartition); e != nil {
+			if q := e.at(p.TopicPartition); q.TopicID == p.TopicID && q.Offset > p.Offset {
+				return info, q.Offset
+			}
+		}
+	}
+	return nil, 0
+}
+
+func (e *TaskEntry) hasState() bool { return len(e.Runs) > 0 || len(e.InFlight) > 0 }
+
+// leftBehind lists what is let go of tasks that were absent: that of older roots.
+func (in *ResolveInput) leftBehind(decisions map[element.TaskID]Decision) (out []DroppedStage) {
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		d := decisions[t.Task]
+		ref, root := d.Left, in.Roots[d.Left].Root
+		if d.Kind == Fresh {
+			if info := in.stored(t); info != nil {
+				ref, root = info.Ref, info.Root
+			}
+		}
+		if root == nil {
+			continue
+		}
+		e := root.entryOf(t)
+		if e == nil || !e.hasState() {
+			continue
+		}
+		k := slices.IndexFunc(out, func(s DroppedStage) bool { return s.Stage == e.Task.Source && s.Root == ref })
+		if k < 0 {
+			k = len(out)
+			out = append(out, DroppedStage{Stage: e.Task.Source, Root: ref})
+		}
+		out[k].Subtasks++
+		out[k].add(e)
+	}
+	return out
+}
+
+// level has all tasks of an application with exchanges begin at the newest of the checkpoints that their handles name, where
+// records may repeat. It is a complete one: offsets are committed when everything that they cover is acknowledged and
+// written. So nothing is left out, and the records between an older handle and it are not even repeated. A task that it does
+// not hold begins at the newest one that does.
+func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusal) {
+	refs := restoredRoots(out)
+	if len(in.Stages) == 0 || len(refs) < 2 {
+		return nil
+	}
+	slices.SortStableFunc(refs, func(a, b RootRef) int { return cmp.Compare(b.Name.ID, a.Name.ID) })
+	if !in.Roots[refs[0]].Root.hasStages() {
+		return nil
+	}
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		d := out[t.Task]
+		k := slices.IndexFunc(refs, func(ref RootRef) bool { return in.Roots[ref].Root.reader(t.Inputs[0].TopicPartition) != nil })
+		if d.Kind != Restore || k < 0 || d.Root == refs[k] {
+			continue
+		}
+		entry := in.Roots[refs[k]].Root.entryOf(t)
+		if !follows(d.Positions, entry.Positions) {
+			continue
+		}
+		if no := in.checkEntry(t, refs[k], entry); no != nil {
+			no.Task = t.Task
+			refused = append(refused, *no)
+			continue
+		}
+		out[t.Task] = t.takeUp(Restore, refs[k], entry)
+	}
+	return refused
+}
+
+// follows reports that positions are of the same partitions of the same topics as those before them, and not behind them.
+func follows(before, then []element.Position) bool {
+	return slices.EqualFunc(before, then, func(b, t element.Position) bool {
+		return b.TopicPartition == t.TopicPartition && b.TopicID == t.TopicID && b.PartitionCount == t.PartitionCount && b.Offset <= t.Offset
+	})
+}
+
+// refuseMixture refuses handles that name several roots: what the tasks sent to each other is in one of them only. Roots
+// that know no exchange are an exception: the application had none when they were written.
+func (in *ResolveInput) refuseMixture(refs []RootRef, out map[element.TaskID]Decision) []Refusal {
+	know := slices.ContainsFunc(refs, func(ref RootRef) bool { return in.Roots[ref].Root.hasStages() })
+	if no := in.refuseUnsaved(refs, out); know && no != nil {
+		return []Refusal{*no}
+	}
+	if len(refs) < 2 || !know {
+		return nil
+	}
+	tasks := make([]element.TaskID, 0, len(out))
+	for id, d := range out {
+		if d.Kind == Restore || d.Kind == Recovered {
+			tasks = append(tasks, id)
+		}
+	}
+	slices.SortFunc(tasks, element.TaskID.Compare)
+	first := tasks[0]
+	i := slices.IndexFunc(tasks, func(id element.TaskID) bool { return out[id].Root != out[first].Root })
+	a, b := out[first].Root, out[tasks[i]].Root
+	no := refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s stands at checkpoint %s (%s), task %s at checkpoint %s (%s): an application with exchanges is restored from one checkpoint of all its tasks; "+
+		"put the offsets of one checkpoint back, with their metadata, or reset the application", first, a.Name, a.Path, tasks[i], b.Name, b.Path)
+	no.Task = tasks[i]
+	return []Refusal{*no}
+}

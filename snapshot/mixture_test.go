@@ -1,0 +1,263 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// pastRoots is an application with an exchange whose topics come and go: roots and handles, without files.
+type pastRoots struct {
+	t  *testing.T
+	in ResolveInput
+}
+
+func newPast(t *testing.T) *pastRoots {
+	return &pastRoots{t, ResolveInput{Application: "shop", ClusterID: "cluster-1", StoreID: "store-1", States: map[string][]StateInfo{}, Roots: map[RootRef]LoadedRoot{}, Stages: []StageFacts{byUser}}}
+}
+
+// reads is what a checkpoint has of a topic.
+type reads struct {
+	topic string
+	at    int64
+	state bool
+}
+
+func (p reads) position() element.Position {
+	return element.Position{TopicPartition: element.TopicPartition{Topic: p.topic}, TopicID: element.TopicID{p.topic[0]}, PartitionCount: 1, Offset: p.at}
+}
+
+func (p reads) task() element.TaskID { return element.TaskID{Source: "x." + p.topic} }
+
+// root is a checkpoint with a stage of its own, of a number of subtasks.
+func (h *pastRoots) root(id, subtasks int, topics ...reads) RootRef {
+	root := &Root{Name: nameOf(id, 1), ClusterID: "cluster-1"}
+	for i := range subtasks {
+		root.Tasks = append(root.Tasks, TaskEntry{Task: subtask(i), Parallelism: subtasks, MaxParallelism: 128})
+	}
+	for _, p := range topics {
+		e := TaskEntry{Task: p.task(), Positions: []element.Position{p.position()}}
+		if p.state {
+			e.States, e.Runs = counts, []RunRef{{To: root.Name.ID, Full: true, Entries: 1}}
+			h.in.States[e.Task.Source] = counts
+		}
+		root.Tasks = append(root.Tasks, e)
+	}
+	ref := RootRef{Name: root.Name, Path: fmt.Sprintf("shop/i-0/chk-%s.root", root.Name), Digest: Digest{byte(id)}}
+	h.in.Roots[ref] = LoadedRoot{Root: root}
+	return ref
+}
+
+// stands adds a task that stands at a root.
+func (h *pastRoots) stands(ref RootRef, p reads) {
+	h.in.Tasks = append(h.in.Tasks, TaskFacts{Task: p.task(), Inputs: []InputFacts{factsOf(h.t, p.position(), ref, &h.in, HandleCheckpoint)}})
+}
+
+func (h *pastRoots) refused(reason Reason, words ...string) {
+	h.t.Helper()
+	_, err := Resolve(h.in)
+	no := RefusalOf(err)
+	require.NotNil(h.t, no, "%v", err)
+	require.Equal(h.t, reason, no.Refusals[0].Reason, "%v", err)
+	require.Equal(h.t, fault.HandleMismatch, fault.CodeOf(err))
+	for _, w := range words {
+		require.ErrorContains(h.t, err, w)
+	}
+}
+
+// tookOut is a past of two topics, of which b was taken out after its checkpoint 1.
+func tookOut(t *testing.T, b reads) (h *pastRoots, left, current RootRef) {
+	h = newPast(t)
+	left, current = h.root(1, 2, reads{topic: "a", at: 10}, b), h.root(21, 2, reads{topic: "a", at: 210})
+	h.stands(current, reads{topic: "a", at: 210})
+	h.stands(left, b)
+	return h, left, current
+}
+
+func TestATopicThatComesBackGoesOnAtItsOffset(t *testing.T) {
+	for _, repeats := range []bool{false, true} {
+		b := reads{topic: "b", at: 7}
+		h, left, current := tookOut(t, b)
+		h.in.Repeats = repeats
+		d, err := Resolve(h.in)
+		require.NoError(t, err)
+		require.Equal(t, Decision{Kind: StartEmpty, Positions: []element.Position{b.position()}, Root: RootRef{Name: left.Name}, Left: left}, d[b.task()])
+		require.Equal(t, current, d[element.TaskID{Source: "x.a"}].Root)
+		for i := range 2 {
+			require.Equal(t, current, d[subtask(i)].Root, "all stages are those of the newest")
+		}
+		require.Empty(t, h.in.DroppedStages(d))
+	}
+}
+
+func TestStateOfATopicThatComesBackGoesOnRequestOnly(t *testing.T) {
+	b := reads{topic: "b", at: 7, state: true}
+	h, left, _ := tookOut(t, b)
+	h.refused(ReasonMixedRoots, "x.b-0 has state at checkpoint 1-", "gone on without it to checkpoint 21-", "--allow-dropped-state")
+	h.in.DropStates = true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, StartEmpty, d[b.task()].Kind)
+	require.Equal(t, []DroppedStage{{Stage: "x.b", Root: left, Subtasks: 1, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d))
+}
+
+// What the application was before it had an exchange leads to no stage.
+func TestATopicComesBackFromBeforeTheExchange(t *testing.T) {
+	b := reads{topic: "b", at: 7}
+	h := newPast(t)
+	left, other, current := h.root(900, 0, b), h.root(901, 0, reads{topic: "c", at: 3}), h.root(21, 2, reads{topic: "a", at: 210})
+	h.stands(current, reads{topic: "a", at: 210})
+	h.stands(left, b)
+	h.stands(other, reads{topic: "c", at: 3})
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, left, d[b.task()].Left)
+	require.Equal(t, other, d[element.TaskID{Source: "x.c"}].Left)
+	require.Equal(t, current, d[subtask(0)].Root)
+}
+
+// One after the other was taken out, and both are back.
+func TestTopicsComeBackFromSeveralCheckpoints(t *testing.T) {
+	h := newPast(t)
+	first := h.root(1, 2, reads{topic: "a", at: 10}, reads{topic: "b", at: 7})
+	second := h.root(5, 1, reads{topic: "a", at: 50}, reads{topic: "c", at: 2})
+	current := h.root(21, 2, reads{topic: "c", at: 9})
+	h.stands(second, reads{topic: "a", at: 50})
+	h.stands(first, reads{topic: "b", at: 7})
+	h.stands(current, reads{topic: "c", at: 9})
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, second, d[element.TaskID{Source: "x.a"}].Left)
+	require.Equal(t, first, d[element.TaskID{Source: "x.b"}].Left)
+	require.Equal(t, current, d[subtask(1)].Root)
+}
+
+func TestWhatLooksLikeATopicThatComesBack(t *testing.T) {
+	b := reads{topic: "b", at: 7}
+	for what, spoil := range map[string]func(h *pastRoots, left, current *Root){
+		"the newer checkpoint has it": func(_ *pastRoots, _, current *Root) {
+			current.Tasks = append(current.Tasks, TaskEntry{Task: b.task(), Positions: []element.Position{reads{topic: "b", at: 9}.position()}})
+		},
+		"it has another partition of its topic": func(_ *pastRoots, _, current *Root) {
+			p := b.position()
+			p.Partition = 1
+			current.Tasks = append(current.Tasks, TaskEntry{Task: element.TaskID{Source: "x.b", Partition: 1}, Positions: []element.Position{p}})
+		},
+		"it has nothing of the older one": func(_ *pastRoots, left, _ *Root) { left.Tasks = slices.Delete(left.Tasks, 2, 3) },
+		"it stands before the older one": func(_ *pastRoots, left, _ *Root) {
+			left.Tasks[2].Positions = []element.Position{reads{topic: "a", at: 211}.position()}
+		},
+		"it went back to a savepoint": func(_ *pastRoots, _, current *Root) { current.Origin = []SavepointRef{{"s", "/s", Digest{7}}} },
+		"one between them has it": func(h *pastRoots, _, _ *Root) {
+			c := reads{topic: "c", at: 4}
+			h.stands(h.root(5, 2, c, reads{topic: "a", at: 20}, reads{topic: "b", at: 8}), c)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h, left, current := tookOut(t, b)
+			spoil(h, h.in.Roots[left].Root, h.in.Roots[current].Root)
+			h.refused(ReasonMixedRoots, left.Path, current.Path)
+			h.in.DropStates = true
+			h.refused(ReasonMixedRoots)
+		})
+	}
+}
+
+// Where records may repeat, one of two partitions may have been committed before the topic was taken out, and the other not.
+func TestPartsOfATopicThatComesBackAreLevelled(t *testing.T) {
+	b, other := reads{topic: "b", at: 7}, reads{topic: "c", at: 3}
+	h, left, current := tookOut(t, b)
+	between := h.root(2, 2, reads{topic: "a", at: 11}, reads{topic: "b", at: 8}, other)
+	h.stands(between, other)
+	h.refused(ReasonMixedRoots)
+	h.in.Repeats = true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, between, d[b.task()].Left, "not %s", left)
+	require.EqualValues(t, 8, d[b.task()].Positions[0].Offset)
+	require.EqualValues(t, 3, d[other.task()].Positions[0].Offset)
+	require.Equal(t, current, d[subtask(0)].Root)
+}
+
+func TestATopicThatComesBackWithoutOffset(t *testing.T) {
+	b := reads{topic: "b", at: 7, state: true}
+	h, left, _ := tookOut(t, b)
+	f := &h.in.Tasks[1].Inputs[0]
+	f.Found, f.Offset, f.Metadata = false, 0, ""
+	h.in.Stored = []RootInfo{{Ref: left, Root: h.in.Roots[left].Root, Committed: true}}
+	h.refused(ReasonOffsetsExpired, "gone on without it", "put them and their metadata back", "--allow-dropped-state")
+	h.in.DropStates = true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, Fresh, d[b.task()].Kind)
+	require.Equal(t, []DroppedStage{{Stage: "x.b", Root: left, Subtasks: 1, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d))
+}
+
+func TestATopicThatComesBackToADamagedCheckpoint(t *testing.T) {
+	b := reads{topic: "b", at: 7}
+	h, left, _ := tookOut(t, b)
+	h.in.Roots[left] = LoadedRoot{Err: vfsNotExist()}
+	_, err := Resolve(h.in)
+	require.True(t, RefusalOf(err).Has(ReasonRootUnusable), "%v", err)
+	require.ErrorContains(t, err, "delete the group's offsets of this topic")
+	f := &h.in.Tasks[1].Inputs[0]
+	f.Found, f.Offset, f.Metadata = false, 0, ""
+	h.in.Stored, h.in.DropStates = []RootInfo{{Ref: left, Err: vfsNotExist()}}, true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, Fresh, d[b.task()].Kind)
+	require.Empty(t, h.in.DroppedStages(d))
+}
+
+// With the topic its offsets go; if they are there all the same, they have to go first.
+func TestATopicThatComesBackWasCreatedAnew(t *testing.T) {
+	b := reads{topic: "b", at: 7}
+	h, left, _ := tookOut(t, b)
+	f := &h.in.Tasks[1].Inputs[0]
+	f.TopicID = element.TopicID{9}
+	h.refused(ReasonTopicRecreated, "deleted and created again", "delete the group's offsets of this topic", "--allow-dropped-state")
+	f.Found, f.Offset, f.Metadata = false, 0, ""
+	h.in.Stored = []RootInfo{{Ref: left, Root: h.in.Roots[left].Root, Committed: true}}
+	h.refused(ReasonTopicRecreated, "deleted and created again", "--allow-dropped-state")
+	h.in.DropStates = true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, Fresh, d[b.task()].Kind)
+}
+
+// A recovery does not go back behind what was read of a topic that was taken out since.
+func TestARecoveryDoesNotLeaveAnAbsentTopicBehind(t *testing.T) {
+	a := reads{topic: "a", at: 5}
+	h := newPast(t)
+	from, left := h.root(1, 2, a, reads{topic: "b", at: 3}), h.root(2, 2, reads{topic: "a", at: 10}, reads{topic: "b", at: 7})
+	h.stands(h.root(21, 2, reads{topic: "a", at: 210}), reads{topic: "a", at: 210})
+	info := func(ref RootRef) RootInfo { return RootInfo{Ref: ref, Root: h.in.Roots[ref].Root, Committed: true} }
+	listing := []RootInfo{info(from), {Ref: left, Root: h.in.Roots[left].Root, Committed: true, Err: vfsNotExist()}}
+	f := &h.in.Tasks[0].Inputs[0]
+	f.Found, f.Offset, f.Metadata = false, 0, ""
+	h.in.Stored, h.in.Listing = listing, listing
+	_, err := Resolve(h.in)
+	refused := RefusalOf(err)
+	_, _, err = Recover(h.in, refused, listing)
+	require.ErrorContains(t, err, "offset 3 of b/0, which the topology does not read any more")
+	require.ErrorContains(t, err, "give the topology its source back for this start")
+	h.in.DropStates = true
+	_, _, err = Recover(h.in, refused, listing)
+	require.NoError(t, err)
+
+	h.in.DropStates = false
+	b := reads{topic: "b", at: 7}
+	h.stands(left, b)
+	f = &h.in.Tasks[1].Inputs[0]
+	f.Found, f.Offset, f.Metadata = false, 0, ""
+	_, err = Resolve(h.in)
+	d, _, err := Recover(h.in, RefusalOf(err), listing)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, d[b.task()].Positions[0].Offset)
+	require.EqualValues(t, 5, d[a.task()].Positions[0].Offset)
+}
