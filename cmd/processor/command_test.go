@@ -29,6 +29,7 @@ type site struct {
 	file string
 	more []string // flags of run
 	as   string   // the command in its place; "" = none
+	to   *os.File // where its log goes; nil = the file that log reads
 }
 
 func newSite(t *testing.T, more string) *site {
@@ -56,7 +57,7 @@ func (s *site) run(name string) *exec.Cmd {
 	log, err := os.Create(s.path(name + ".log"))
 	require.NoError(s.t, err)
 	defer log.Close()
-	cmd.Stderr = log
+	cmd.Stderr = cmp.Or(s.to, log)
 	require.NoError(s.t, cmd.Start())
 	s.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	require.Eventually(s.t, func() bool {

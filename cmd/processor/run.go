@@ -7,8 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -75,10 +77,15 @@ Settings come from the file, then from MILLWEIR_… variables, then from --set; 
 		if err := f.start.check(f.recover); err != nil {
 			return err
 		}
+		outliveReader()
 		return f.start.wayOn(wayBack(runFile(cmd, args[0], f), args[0], f.recover), args[0])
 	}
 	return cmd
 }
+
+// outliveReader lets a service go on when nobody reads its log any more: a write to the pipe fails then, and ends nothing.
+// It is caught and not ignored, since what is ignored goes on to child processes.
+func outliveReader() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // newDemoJob is run with a planted fault. Only the demo uses it.
 func newDemoJob() *cobra.Command {
