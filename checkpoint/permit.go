@@ -38,3 +38,11 @@ type Commit struct {
 	// Permit must allow Name.ID; a committer refuses anything else.
 	Permit Permit
 }
+
+// RefusedError is the error of a commit that has not happened and will not: nothing of it is on the way any more.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the refusal.
+func (e *RefusedError) Unwrap() error { return e.Err }

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/millweir/millweir/checkpoint"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -18,21 +20,29 @@ import (
 //	had its Permit                                    -> the commit may have happened, whatever the answer was. It is left
 //	                                                     alone until the next attempt has made the transactional ids its
 //	                                                     own and has read what is committed (cleanFailed)
+//	had its Permit, and the commit was surely refused -> removed when all that the attempt started has ended
 //	of a process that was killed                      -> as above, at the first attempt of the next process
 //
 // That a checkpoint without a Permit may go at once needs no broker: its handle is made with the commit, and has not left
 // this process. Those that follow it in its chain were given up with it.
 
 // cleanFailed removes what failed checkpoints have left, now that the group's word is known. Without transactions a commit
-// that is on its way may still arrive: what failed is left to Clean, after the next one that succeeds, and what an earlier process
-// has left, where nothing is committed for a while, to CleanIdle after its grace. While a person has the state recovered
-// from the store nothing goes before a commit.
+// that is on its way may still arrive: what failed without a refusal is left to Clean, after the next one that succeeds, and what
+// an earlier process has left, where nothing is committed for a while, to CleanIdle after its grace. While a person has the state
+// recovered from the store nothing goes before a commit.
 func (a *attempt) cleanFailed(in *intake) {
 	if cfg := &a.r.cfg; cfg.AtLeastOnce || cfg.NoSnapshots || cfg.RecoverFromStore {
 		return
 	}
 	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, in.facts, a.r.ports.GroupRoots, in.origin...); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
 		a.r.lis.cleaned(report, err)
+	}
+}
+
+// noteRefused takes a commit that has not happened, and will not, for one that was never begun.
+func (a *attempt) noteRefused(e event) {
+	if p := a.inFlight(e.id); p != nil && errors.As(e.err, new(*checkpoint.RefusedError)) {
+		p.permitted = false
 	}
 }
 

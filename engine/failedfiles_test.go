@@ -24,6 +24,8 @@ type small struct {
 	*world
 	disk *vfs.Mem
 	sick atomic.Bool // no commit succeeds
+	// surely: it is known that none that failed happens later.
+	surely bool
 	// refused counts those that did not, full the attempts that found no room.
 	refused, full, attempts atomic.Int64
 }
@@ -35,6 +37,9 @@ func newSmall(t *testing.T) *small {
 			return true, nil
 		}
 		s.refused.Add(1)
+		if s.surely {
+			return false, &checkpoint.RefusedError{Err: errPlanted}
+		}
 		return false, errPlanted
 	}
 	s.reopen()
@@ -244,8 +249,8 @@ func TestASmallVolumeIsNotFilledByToleratedFailures(t *testing.T) {
 	require.EqualValues(t, 1, s.attempts.Load())
 }
 
-// Without transactions a refused commit may still arrive: its files stay. What was never sent goes.
-func TestAtLeastOnceKeepsTheFilesOfRefusedCommits(t *testing.T) {
+// Without transactions a commit that failed may still arrive: its files stay. What was never sent goes.
+func TestAtLeastOnceKeepsTheFilesOfCommitsThatMayArrive(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)
 	s.plain, s.others = true, true
@@ -257,6 +262,28 @@ func TestAtLeastOnceKeepsTheFilesOfRefusedCommits(t *testing.T) {
 	s.wait("refused commits", func() bool { return s.refused.Load() >= 3 })
 	require.NoError(t, stop())
 	require.GreaterOrEqual(t, len(s.files()), 6)
+	s.sick.Store(false)
+	stop = s.begin(cfg)
+	s.caughtUp()
+	require.NoError(t, stop())
+}
+
+// A commit that was surely refused does not arrive: without transactions, too, what it would have committed leaves the room to the
+// next attempt.
+func TestAtLeastOnceRemovesTheFilesOfCommitsThatWereSurelyRefused(t *testing.T) {
+	t.Parallel()
+	s := newSmall(t)
+	s.plain, s.others = true, true
+	s.surely = true
+	cfg := s.whole()
+	cfg.AtLeastOnce = true
+	s.fill(cfg)
+	s.sick.Store(true)
+	stop := s.begin(cfg)
+	s.produce(600, 600)
+	s.wait("refused commits", func() bool { return s.refused.Load() >= 12 })
+	require.NoError(t, stop())
+	require.Zero(t, s.full.Load(), "the volume was full")
 	s.sick.Store(false)
 	stop = s.begin(cfg)
 	s.caughtUp()

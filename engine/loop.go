@@ -122,6 +122,7 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return a.co.RootWritten(now, e.id), nil
 	case evCommitted:
 		if e.err != nil {
+			a.noteRefused(e)
 			return a.co.CommitFailed(now, e.id, e.err, fault.RecoveryOf(e.err)), nil
 		}
 		return a.co.Committed(now, e.id), nil

@@ -37,6 +37,8 @@ type Plain struct {
 	older  []*wave              // under turn: waves that a Seal has ended and that were not all acknowledged then
 	stats  Stats                // under turn: since the last commit
 	sizes  sizes                // of the requests with offsets
+	copies copies               // of those, as they are written
+	unsure bool                 // under turn: what a commit was refused with does not say that it never happens
 	looked bool                 // under turn: own transactions of an earlier time were looked for
 
 	mu     sync.RWMutex // held for a moment only, never while records are handed over
@@ -140,7 +142,7 @@ func (p *Plain) Init(ctx context.Context) error {
 	p.drop()
 	failpoint.Hit(failpoint.InitBefore)
 	l := p.cfg.newLimits()
-	cl, err := kafka.NewClient(p.cfg.Kafka, p.cfg.plainOpts(l)...)
+	cl, err := kafka.NewClient(p.cfg.Kafka, append(p.cfg.plainOpts(l), kgo.WithHooks(&p.copies))...)
 	if err != nil {
 		return err
 	}

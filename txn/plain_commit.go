@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -24,7 +25,7 @@ import (
 // fence fails or time runs out. Twice is as good as once, because a commit says where the group stands, and the position
 // of checkpoint n is the same in both. If time runs out the class is Unconfirmed, and whatever the next attempt reads is
 // right: with the offsets of n it goes on behind n, whose output is all acknowledged; with those before n it does n
-// again, which doubles output.
+// again, which doubles output. A checkpoint.RefusedError says that no copy was taken, and none will be: each was answered.
 //
 // A copy that was given up may reach the broker late, behind the commit of a later checkpoint, as long as the group stays
 // in its generation. The group then stands at n until the next commit, which is right for the same reason: it is a
@@ -82,8 +83,12 @@ func (p *Plain) commit(ctx context.Context, c checkpoint.Commit) error {
 	ctx, done := p.patient(ctx)
 	defer done()
 	start := time.Now()
-	_, err := p.sendAll(ctx, cl.Client, c.Offsets)
+	p.unsure = false
+	begun, err := p.sendAll(ctx, cl.Client, c.Offsets)
 	p.stats.Offsets += time.Since(start)
+	if err != nil && !begun && !p.unsure {
+		return &checkpoint.RefusedError{Err: err}
+	}
 	if err != nil {
 		return err
 	}
@@ -133,7 +138,7 @@ func (p *Plain) send(ctx context.Context, cl *kgo.Client, all, piece []checkpoin
 	stale := 0
 	for {
 		a := p.sendOnce(ctx, cl, all, piece)
-		lost = lost || a.lost
+		lost, p.unsure = lost || a.lost, p.unsure || a.maybe
 		if a.stale {
 			if stale++; stale > maxStale {
 				a.again, a.rec = false, fault.Rejoin
@@ -175,7 +180,8 @@ type sent struct {
 	rec   fault.Recovery
 	code  fault.Code
 	again bool // worth another send
-	lost  bool // the broker may have done it
+	lost  bool // the broker may have done it, or a part of it
+	maybe bool // it has refused it, and may do it all the same
 	stale bool // refused for its generation, see maxStale
 	large bool // perhaps refused since it is too much at once
 }
@@ -202,6 +208,7 @@ func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, all, piece []check
 		req.InstanceID = &instanceID
 	}
 	failpoint.Hit(failpoint.OffsetsBefore)
+	copies := p.copies.Load()
 	resp, err := req.RequestWith(ctx, cl)
 	failpoint.Hit(failpoint.OffsetsAfter)
 	if err != nil {
@@ -214,6 +221,7 @@ func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, all, piece []check
 		return s
 	}
 	s := judge(resp, piece)
+	s.maybe = s.maybe || p.copies.Load()-copies > 1
 	if s.err == nil || s.again || s.large && len(piece) > 1 {
 		return s
 	}
@@ -227,7 +235,7 @@ func (p *Plain) sendOnce(ctx context.Context, cl *kgo.Client, all, piece []check
 // judge reads the answer for each partition. The hardest refusal counts, before what may be accepted a moment later.
 func judge(resp *kmsg.OffsetCommitResponse, asked []checkpoint.OffsetCommit) sent {
 	var worst sent
-	n, hard := 0, false
+	n, hard, some, maybe := 0, false, false, false
 	for _, t := range resp.Topics {
 		name := t.Topic
 		for i := range asked {
@@ -239,8 +247,10 @@ func judge(resp *kmsg.OffsetCommitResponse, asked []checkpoint.OffsetCommit) sen
 			n++
 			c := pt.ErrorCode
 			if c == 0 {
+				some = true
 				continue
 			}
+			maybe = maybe || !slices.Contains(plainUntaken, c)
 			s := sent{err: fmt.Errorf("%s/%d: %w", name, pt.Partition, kerr.ErrorForCode(c)), step: StepOffsets}
 			s.stale = c == kerr.IllegalGeneration.Code
 			s.again = s.stale || slices.Contains(plainRetriable, c)
@@ -256,12 +266,29 @@ func judge(resp *kmsg.OffsetCommitResponse, asked []checkpoint.OffsetCommit) sen
 		return sent{err: fmt.Errorf("the broker answered for %d of %d partitions", n, len(asked)), step: StepOffsets,
 			rec: fault.Restart, code: fault.Failed, lost: true, again: true}
 	}
+	worst.lost, worst.maybe = worst.err != nil && some, maybe
 	return worst
 }
 
 // plainRetriable are the codes after which the same offsets may be accepted a moment later. While the group waits for its
 // members' new assignment it takes none; whether the partitions are still ours the fence says before the next send.
 var plainRetriable = append(codesOf(kerr.RebalanceInProgress, kerr.RequestTimedOut), retriable...)
+
+// plainUntaken are the codes of refusals before a coordinator writes anything. Others may come when it has written the offsets,
+// and does not know whether the other replicas have them: they may be committed yet.
+var plainUntaken = codesOf(kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.FencedInstanceID, kerr.FencedMemberEpoch, kerr.StaleMemberEpoch,
+	kerr.RebalanceInProgress, kerr.CoordinatorLoadInProgress, kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.InvalidGroupID,
+	kerr.OffsetMetadataTooLarge, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidRequest)
+
+// copies is a client's hook that counts the commits it writes: kgo sends one again by itself, and says nothing of it.
+type copies struct{ atomic.Int64 }
+
+// OnBrokerWrite implements kgo.HookBrokerWrite.
+func (c *copies) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if key == int16(kmsg.OffsetCommit) {
+		c.Add(1)
+	}
+}
 
 // plainVerdict is verdict without transactions: nobody can fence an idempotent producer.
 func plainVerdict(step Step, a Answer) (fault.Recovery, fault.Code) {

@@ -2,6 +2,7 @@ package txn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -43,6 +44,7 @@ func TestPlainCommitOfAStranger(t *testing.T) {
 			err := e.plainCheckpoint(p, 1, "a")
 			require.Error(t, err)
 			require.Equal(t, fault.Rejoin, fault.RecoveryOf(err), "%v", err)
+			require.ErrorAs(t, err, new(*checkpoint.RefusedError))
 			switch name {
 			case "unknown member":
 				require.ErrorIs(t, err, kerr.UnknownMemberID)
@@ -196,4 +198,43 @@ func TestPlainDelayedCopySetsBackByOne(t *testing.T) {
 	e.requireCommitted(1)
 	require.NoError(t, e.plainCheckpoint(p, 3, "c"))
 	e.requireCommitted(3)
+}
+
+// Whether a commit that failed may still have happened, or happen, is known from the answers to all its copies.
+func TestPlainCommitsThatWereSurelyRefused(t *testing.T) {
+	testbed.Alongside(t)
+	for _, c := range []struct {
+		err  *kerr.Error
+		cut  int // copies without an answer before it
+		sure bool
+	}{
+		{err: kerr.IllegalGeneration, sure: true}, {err: kerr.UnknownMemberID, sure: true}, {err: kerr.FencedInstanceID, sure: true},
+		{err: kerr.GroupAuthorizationFailed, sure: true}, {err: kerr.UnknownTopicOrPartition, sure: true},
+		{err: kerr.NotCoordinator}, {err: kerr.CoordinatorNotAvailable}, {err: kerr.RequestTimedOut},
+		{err: kerr.UnknownMemberID, cut: 1}, {err: kerr.FencedInstanceID, cut: 2},
+	} {
+		t.Run(fmt.Sprint(c.err.Message, " ", c.cut), func(t *testing.T) {
+			e := newEnv(t)
+			tried := !c.sure && c.cut == 0 // until the time is over
+			p := e.plain(func(cfg *Config) {
+				if tried {
+					cfg.Timeout = time.Second
+				}
+			})
+			require.NoError(t, e.plainCheckpoint(p, 1, "a"))
+			left := c.cut
+			e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, When: func(kmsg.Request) bool { left--; return left >= 0 }, Cut: true})
+			e.bed.Fake("a broker that answers commits with errors").Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: c.err, Count: -1})
+			err := e.plainCheckpoint(p, 2, "b")
+			require.Error(t, err)
+			if !tried {
+				require.ErrorIs(t, err, c.err)
+			}
+			require.Equal(t, c.sure, errors.As(err, new(*checkpoint.RefusedError)), "%v", err)
+		})
+	}
+	asked := []checkpoint.OffsetCommit{{}, {Position: element.Position{TopicPartition: element.TopicPartition{Partition: 1}}}}
+	rt := kmsg.NewOffsetCommitResponseTopic()
+	rt.Partitions = []kmsg.OffsetCommitResponseTopicPartition{{}, {Partition: 1, ErrorCode: kerr.UnknownTopicOrPartition.Code}}
+	require.True(t, judge(&kmsg.OffsetCommitResponse{Topics: []kmsg.OffsetCommitResponseTopic{rt}}, asked).lost, "one of them is taken")
 }
