@@ -233,15 +233,18 @@ func (in *intake) rootsOfOthers() (map[snapshot.RootRef]snapshot.LoadedRoot, err
 	return in.a.r.ports.Checkpoints.LoadRoots(in.ctx, named)
 }
 
-// countsOf gives the least number of partitions that a savepoint knows of a topic.
+// countsOf gives the least number of partitions of a topic that what the tasks start from knows, when that is a savepoint or
+// what the store has.
 func (in *intake) countsOf(topic string, count int32) int32 {
+	known := slices.Clone(in.back)
 	for _, o := range in.from {
 		for _, e := range o.Contents().Tasks {
-			for _, p := range e.Positions {
-				if p.Topic == topic {
-					count = min(count, p.PartitionCount)
-				}
-			}
+			known = append(known, e.Positions...)
+		}
+	}
+	for _, p := range known {
+		if p.Topic == topic {
+			count = min(count, p.PartitionCount)
 		}
 	}
 	return count

@@ -29,6 +29,7 @@ type intake struct {
 	from   []opened                         // the savepoint to start from, until the state is read
 	origin []snapshot.SavepointRef          // the same, when a task starts from it
 	letGo  bool                             // the state that the handles lead to, since there are no checkpoints any more
+	back   []element.Position               // what a recovery from the store goes back to
 	forgot element.CheckpointID             // as high as what the store has of tasks that begin anew all the same; 0: nothing
 	tasks  []*owned                         // what comes of it, in the order of their ids
 	ends   map[element.TopicPartition]int64 // before which partitions end, of those that do
@@ -223,7 +224,8 @@ func (in *intake) readEnds() error {
 // startPositions resolves where fresh tasks start: those without a committed offset unless is says it. The source says it, but for partitions that
 // were added to the topic since the application began to read it: such a one starts at its beginning, or what was written
 // to it before anybody knew of it would be lost. How many there were in the beginning stands in the handles of the
-// source's other partitions, whoever owns them: a handle keeps the count of its task's first checkpoint.
+// source's other partitions, whoever owns them: a handle keeps the count of its task's first checkpoint. Where they do not lead
+// to the tasks any more it stands in what the tasks start from in their place: a savepoint, or checkpoints of the store.
 func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 	a, topics := in.a, in.topics
 	if is == nil {

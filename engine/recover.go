@@ -45,6 +45,14 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	if err != nil {
 		return nil, err
 	}
+	for _, d := range decisions {
+		if d.Kind == snapshot.Recovered {
+			in.back = append(in.back, d.Positions...)
+		}
+	}
+	if err := in.startPositions(func(f *snapshot.TaskFacts) bool { return decisions[f.Task].Kind == snapshot.Fresh }); err != nil {
+		return nil, err
+	}
 	input.Listing = listing
 	in.dropped(&input, decisions)
 	in.lastID = max(in.lastID, rec.LastID) + 1 // that of the root which writeRecovered writes

@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/topology"
+)
+
+// latestPlan copies records from where the log ends at the first start on, over an exchange if wanted.
+func latestPlan(t *testing.T, exchange bool) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String(), topology.StartAt(topology.Latest()))
+	if exchange {
+		in = topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
+	}
+	topology.ToTopic(in, "out", "out", serde.String(), serde.String())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// added appends a partition with records to the topic of the world.
+func (w *world) added(records int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var log []element.Record
+	for i := range records {
+		log = append(log, element.Record{Key: []byte("new"), Value: []byte("x"), Offset: int64(i)})
+	}
+	w.logs = append(w.logs, log)
+}
+
+// What a recovery from the store goes back to also says how many partitions there were: one that was added since is read from its
+// beginning, as it is where the committed offsets say it.
+func TestAPartitionAddedBeforeARecoveryStartsAtItsBeginning(t *testing.T) {
+	t.Parallel()
+	lost := map[string]func(*world){
+		"expired": (*world).forget,
+		"damaged": func(w *world) {
+			for p, c := range w.committed {
+				c.Metadata = c.Metadata[:len(c.Metadata)-2]
+				w.committed[p] = c
+			}
+		},
+	}
+	for kind, exchange := range map[string]bool{"chained": false, "exchange": true} {
+		for name, lose := range lost {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				w := newWorld(t, 2)
+				stop := w.startPlan(latestPlan(t, exchange), w.config(), w.ports(), nil)
+				w.produceUntil(func() bool { return w.done() > 20 })
+				w.caughtUp()
+				require.NoError(t, stop())
+				lose(w)
+				before := w.done()
+				w.added(30)
+				w.assign(3)
+
+				cfg := w.config()
+				cfg.RecoverFromStore = true
+				lis, told := recoveries()
+				stop = w.startPlan(latestPlan(t, exchange), cfg, w.ports(), lis)
+				w.caughtUp()
+				require.NoError(t, stop())
+				require.Len(t, told(), 1)
+				require.Equal(t, before+30, w.done())
+			})
+		}
+	}
+}
