@@ -3,7 +3,9 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"time"
 
 	"github.com/expr-lang/expr"
 	"github.com/expr-lang/expr/ast"
@@ -20,17 +22,48 @@ var comparing = []expr.Option{
 	expr.Function("$sortBy", sortedPairs, new(func([]any) []any), new(func([]any, string) []any)),
 }
 
-// comparison patches the comparisons with an object or a list that is written out.
+// comparison patches the comparisons with an object or a list that is written out, and `in` unless the left side is
+// known to be a text, a number or a boolean. The language finds nothing (missing or null) where the empty text is, and fails
+// for a number in a list of texts.
 func comparison(node *ast.Node, n *ast.BinaryNode) {
+	written := writtenOut(n.Left) || n.Operator != "in" && writtenOut(n.Right)
 	switch {
-	case n.Operator == "in" && writtenOut(n.Left):
-		ast.Patch(node, call("$in", n.Left, n.Right))
-	case n.Operator != "==" && n.Operator != "!=" || !writtenOut(n.Left) && !writtenOut(n.Right):
-	case n.Operator == "==":
+	case n.Operator == "in" && (written || open(n.Left) && open(n.Right)):
+		ast.Patch(node, call("$in", n.Left, textSet(n.Right)))
+	case n.Operator == "==" && written:
 		ast.Patch(node, call("$equal", n.Left, n.Right))
-	default:
+	case n.Operator == "!=" && written:
 		ast.Patch(node, &ast.UnaryNode{Operator: "not", Node: call("$equal", n.Left, n.Right)})
 	}
+}
+
+// open says that a node may give a list or an object, as far as the checker knows. A range is compared without being made.
+func open(n ast.Node) bool {
+	if b, ok := n.(*ast.BinaryNode); ok && b.Operator == ".." {
+		return false
+	}
+	if n.Type() == nil {
+		return true
+	}
+	k := n.Type().Kind()
+	return k == reflect.Interface || k == reflect.Slice || k == reflect.Map
+}
+
+// textSet makes a set of a list of text constants; it leaves all else as it is.
+func textSet(n ast.Node) ast.Node {
+	list, ok := n.(*ast.ArrayNode)
+	if !ok {
+		return n
+	}
+	set := make(map[string]struct{}, len(list.Nodes))
+	for _, e := range list.Nodes {
+		text, ok := e.(*ast.StringNode)
+		if !ok {
+			return n
+		}
+		set[text.Value] = struct{}{}
+	}
+	return &ast.ConstantNode{Value: set}
 }
 
 func writtenOut(n ast.Node) bool {
@@ -88,18 +121,47 @@ func sameContent(a, b any) bool {
 	return runtime.Equal(a, b)
 }
 
-// in looks for an object or list in a list.
+// in looks for a value in a list, as == compares, or for a name in an object. A missing one is the name of nothing.
 func in(args ...any) (any, error) {
-	list, ok := args[1].([]any)
-	if !ok {
-		return runtime.In(args[0], args[1]), nil
+	needle := args[0]
+	switch right := args[1].(type) {
+	case map[string]struct{}: // see textSet
+		text, ok := needle.(string)
+		_, found := right[text]
+		return ok && found, nil
+	case []any:
+		return inList(needle, right)
+	case map[string]any:
+		if needle == nil {
+			return false, nil
+		}
+	}
+	return runtime.In(needle, args[1]), nil
+}
+
+func inList(needle any, list []any) (bool, error) {
+	needle, err := content(needle)
+	if err != nil {
+		return false, err
 	}
 	for _, v := range list {
-		if found, err := equal(args[0], v); err != nil || found.(bool) {
-			return found, err
+		if v, err = content(v); err != nil {
+			return false, err
+		}
+		if sameContent(needle, v) {
+			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// content normalises what may have something in it.
+func content(v any) (any, error) {
+	switch v.(type) {
+	case nil, bool, int, int64, float64, string, time.Duration:
+		return v, nil
+	}
+	return normalise(v, 0)
 }
 
 func sorted(args ...any) (any, error) {
