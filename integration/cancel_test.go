@@ -234,3 +234,23 @@ func TestKilledWhileACancelDeletes(t *testing.T) {
 		}
 	}
 }
+
+// A broker as it is delivered lets who comes to an empty group wait for seconds. The deletion joins that way, behind the last
+// checkpoint, and the shutdown timeout is for that one.
+func TestRealDeletionIsNotBoundedByTheShutdownTimeout(t *testing.T) {
+	needReal(t)
+	var k starter
+	t.Cleanup(func() { k.broker.Close() })
+	s := newSite(t, k.run(t, map[string]string{"group.initial.rebalance.delay.ms": "3000"}), 4)
+	file := s.file(totals + "shutdown: {timeout: 1s}\n")
+	a := s.mortal(processorBinary(t), file, "a")
+	a.await("msg=processing")
+	s.orders(0, 500, 50)
+	s.caughtUp(a)
+	c := startProcess(t, processorBinary(t), []string{"cancel", file, "--set", deletes, "--set", "state.checkpoints.dir=" + s.checkpoints()})
+	require.Zero(t, a.exit(20*time.Second), a.stderr.tail(5))
+	require.Contains(t, a.stderr.String(), "checkpoints deleted (")
+	require.Zero(t, c.exit(20*time.Second), c.stderr.tail(5))
+	handles, files := s.stateful()
+	require.Zero(t, handles+files)
+}

@@ -154,6 +154,9 @@ type Config struct {
 
 	// Stopping is called when the service begins to stop because it was cancelled, by its listener or its control topic.
 	Stopping func()
+	// Settling is called behind the last checkpoint of a cancel that deletes the state: that may take as long as it says, beyond
+	// ShutdownTimeout.
+	Settling func(within time.Duration)
 	// Outlived is called when the service ends because the application was cancelled, and its state deleted, while this
 	// instance did not answer: no last checkpoint of it is missing.
 	Outlived func()

@@ -21,8 +21,15 @@ import (
 	"github.com/millweir/millweir/txn"
 )
 
-// leaveTimeout bounds the farewell to the group.
-const leaveTimeout = 5 * time.Second
+const (
+	// leaveTimeout bounds the farewell to the group.
+	leaveTimeout = 5 * time.Second
+	// shortLeave is what a farewell may take where the last checkpoint has used up the shutdown timeout.
+	shortLeave = 500 * time.Millisecond
+	// settleTimeout bounds all that a cancel which deletes has to do behind the last checkpoint: a last look, the farewell, a
+	// look for others, the deletion.
+	settleTimeout = 3*leaveTimeout + forgetTimeout
+)
 
 // ExitCode gives the documented exit code of an error of Run, 0 for nil.
 func ExitCode(err error) int { return int(fault.CodeOf(err)) }
@@ -294,6 +301,9 @@ func (s *service) run(ctx context.Context) error {
 		s.cancel(ctx, false) // also when whoever asked for the savepoint waits no more
 	}
 	s.runner.Store(nil)
+	if err == nil && s.ops.deletes() && s.cfg.Settling != nil {
+		s.cfg.Settling(settleTimeout)
+	}
 	known := s.lastLook(ctx, err)
 	s.farewell(ctx, err)
 	return s.settleCancel(ctx, err, known)
@@ -370,7 +380,11 @@ func (s *service) farewell(ctx context.Context, err error) {
 	if fault.CodeOf(err) == fault.Fenced || s.cfg.InstanceID != "" && !s.ops.deletes() && !errors.Is(err, errOtherLife) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	within := leaveTimeout
+	if !s.ops.deletes() {
+		within = max(s.closeBudget(within), shortLeave)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	if err := s.group.Leave(ctx); err != nil {
 		s.log.Warn("could not leave the group: its partitions stay assigned until the session times out", "error", err)

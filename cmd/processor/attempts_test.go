@@ -63,6 +63,37 @@ func (s *site) waits(name string) *exec.Cmd {
 	}
 }
 
+// slow is the command that is run, but for a disk that takes a checkpoint when it is told to give up.
+const slow = "slow-job"
+
+func newSlow() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{Use: slow + " FILE.yaml", Hidden: true, Args: exactArgs("FILE.yaml")}
+	f.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return runDecorated(cmd, args[0], f, func(p *engine.Ports) { p.Checkpoints = patient{p.Checkpoints} })
+	}
+	return cmd
+}
+
+type patient struct{ engine.Checkpoints }
+
+func (patient) Persist(ctx context.Context, _ element.CheckpointName, _ []snapshot.TaskDelta) ([]snapshot.Persisted, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// A last checkpoint that is too slow for the shutdown timeout is one that is missing, although all that was in its way has
+// heeded the end of the time: not a command that was interrupted.
+func TestALastCheckpointThatTakesTooLongIsExitCode42(t *testing.T) {
+	s := newSite(t, "shutdown: {timeout: 1s}")
+	s.as = slow
+	a := s.run("a")
+	put(t, s.b, "in", "anna", `{"amount":5}`)
+	require.Equal(t, 42, s.code("a", a), s.log("a"))
+	require.Contains(t, s.log("a"), "took longer than the shutdown timeout of 1s")
+}
+
 const longWait = "restart-strategy: {type: fixed-delay, fixed-delay: {delay: 10m, attempts: 5}}"
 
 // A stop between a failed attempt and the next one: no last checkpoint was possible, and the process says so with its code.

@@ -32,6 +32,7 @@ const asProcessor = "TEST_AS_PROCESSOR"
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcessor) != "" {
 		register(newFailing)
+		register(newSlow)
 		main()
 	}
 	_ = os.Unsetenv("KAFKA_BROKERS")

@@ -18,7 +18,8 @@ const hangs = 700 * time.Millisecond
 
 // ending watches how a service ends that was told to stop: whether its last checkpoint was possible, and in time.
 type ending struct {
-	stop context.Context // its end is the wish to stop
+	stop context.Context    // its end is the wish to stop
+	more chan time.Duration // what may be done behind the last checkpoint, once
 
 	mu         sync.Mutex
 	processing bool  // the attempt has come so far
@@ -68,6 +69,9 @@ func (e *ending) after(err error) error {
 	return fault.Stopf(fault.Unfinished, "stopped without a last checkpoint, the next start does again what was not committed: %w", e.cause)
 }
 
+// settling says that the last checkpoint is there, and how long it may take to delete the state.
+func (e *ending) settling(within time.Duration) { e.more <- within }
+
 // insist ends the process when a graceful stop does not come to its end in time, because a disk, say, does not answer. It
 // gives the function that calls it off.
 func (e *ending) insist(timeout time.Duration, stderr io.Writer) (enough func()) {
@@ -78,11 +82,20 @@ func (e *ending) insist(timeout time.Duration, stderr io.Writer) (enough func())
 		case <-over:
 			return
 		}
-		select {
-		case <-time.After(timeout + hangs):
-			fmt.Fprintf(stderr, "processor: the graceful stop hangs, and the shutdown timeout of %s is over: ended without a last checkpoint, the next start does again what was not committed\n", timeout)
-			os.Exit(int(fault.Unfinished))
-		case <-over:
+		late := time.NewTimer(timeout + hangs)
+		defer late.Stop()
+		code, text := fault.Unfinished, fmt.Sprintf("the graceful stop hangs, and the shutdown timeout of %s is over: ended without a last checkpoint, the next start does again what was not committed", timeout)
+		for {
+			select {
+			case within := <-e.more:
+				late.Reset(within + hangs)
+				code, text = fault.NotRunning, fmt.Sprintf("the deletion of the checkpoints hangs for more than %s behind the last one: another cancel does the rest", within)
+			case <-late.C:
+				fmt.Fprintf(stderr, "processor: %s\n", text)
+				os.Exit(int(code))
+			case <-over:
+				return
+			}
 		}
 	}()
 	return func() { close(over) }

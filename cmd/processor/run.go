@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -124,9 +125,9 @@ func runDecorated(cmd *cobra.Command, file string, f runFlags, decorate func(*en
 	ctx, cancelled := context.WithCancel(cmd.Context())
 	defer cancelled()
 	cfg.Stopping = cancelled
-	end := &ending{stop: ctx}
+	end := &ending{stop: ctx, more: make(chan time.Duration, 1)}
 	end.watch(&cfg.Listener)
-	cfg.Outlived = end.pardon
+	cfg.Outlived, cfg.Settling = end.pardon, end.settling
 	defer end.insist(cfg.ShutdownTimeout, cmd.ErrOrStderr())()
 	if !f.embedded {
 		return end.after(processor.Run(ctx, svc.Plan, cfg))
