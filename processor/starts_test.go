@@ -77,7 +77,7 @@ func (b *bed) eachOutput(f func(*kgo.Record)) {
 		at[o.Topic][o.Partition] = kgo.NewOffset().At(0)
 		left[o.Partition] = o.Offset
 	})
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumePartitions(at))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumePartitions(at), kgo.FetchMaxWait(100*time.Millisecond))
 	require.NoError(b.t, err)
 	defer cl.Close()
 	open := func() bool {

@@ -17,8 +17,8 @@ import (
 // KeepInFlight by Restore and RestoreInFlight of the Savepoint that Root.Path names. Entry is zero, for a savepoint is no
 // part of a chain: the first run is full. A task whose partitions another source read, of another name, takes up where that
 // one stood, without its state, which is refused as any that nothing takes up. A partition that was added to its topic since is
-// in none and is Fresh, a stage behind an exchange that is in none StartEmpty and New. When partitions that were there at the
-// savepoint are in none, a part of it was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is
+// in none and is Fresh, but under keyed state of its source those that were there are refused; a stage behind an exchange that is
+// in none is StartEmpty and New. When partitions that were there at the savepoint are in none, a part of it was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is
 // refused, unless DropStates; see DroppedOf.
 func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources map[string]string) (map[element.TaskID]Decision, error) {
 	if err := SameRequest(from...); err != nil {
