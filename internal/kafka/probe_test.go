@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -43,6 +45,17 @@ func TestADeadlineWithoutABrokerIsNoBroker(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestATryThatWasCutOffDoesNotHideTheOneBefore(t *testing.T) {
+	var w dialWatch
+	cut := &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	w.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, cut)
+	require.ErrorIs(t, w.lastError(), cut)
+	before := refused(t)
+	w.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, before)
+	w.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, cut)
+	require.ErrorIs(t, w.lastError(), before)
 }
 
 func TestSeedBrokersOfTwoClustersAreRefused(t *testing.T) {

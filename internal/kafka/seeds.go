@@ -137,7 +137,8 @@ func (s *seeds) keepAnswered(cl *kgo.Client) error {
 	return cl.UpdateSeedBrokers(answered...)
 }
 
-// dialWatch keeps the last error of opening a connection: a request that ran into its deadline does not tell it.
+// dialWatch keeps the last error of opening a connection: a request that ran into its deadline does not tell it. That of a try
+// which the end of the time has cut off says less than the one before.
 type dialWatch struct {
 	mu   sync.Mutex
 	last error
@@ -150,7 +151,10 @@ func (w *dialWatch) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = err
+	var late net.Error
+	if w.last == nil || !errors.As(err, &late) || !late.Timeout() {
+		w.last = err
+	}
 }
 
 func (w *dialWatch) noteIfNone(err error) {
