@@ -265,8 +265,12 @@ func (in *ResolveInput) refuseMixture(refs []RootRef, out map[element.TaskID]Dec
 	first := tasks[0]
 	i := slices.IndexFunc(tasks, func(id element.TaskID) bool { return out[id].Root != out[first].Root })
 	a, b := out[first].Root, out[tasks[i]].Root
-	no := refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s stands at checkpoint %s (%s), task %s at checkpoint %s (%s): an application with exchanges is restored from one checkpoint of all its tasks; "+
-		"put the offsets of one checkpoint back, with their metadata, or reset the application", first, a.Name, a.Path, tasks[i], b.Name, b.Path)
+	cure := "put the offsets of one checkpoint back, with their metadata, or reset the application"
+	if !in.Repeats {
+		cure += inPart
+	}
+	no := refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s stands at checkpoint %s (%s), task %s at checkpoint %s (%s): an application with exchanges is restored from one checkpoint of all its tasks; %s",
+		first, a.Name, a.Path, tasks[i], b.Name, b.Path, cure)
 	no.Task = tasks[i]
 	return []Refusal{*no}
 }

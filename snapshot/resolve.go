@@ -285,7 +285,7 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 	cure := "put the newer offsets and their metadata back"
 	if len(newer) == 0 && !in.Repeats && len(in.Stages) == 0 { // behind exchanges see refuseMixture
 		newer = in.namedAfter(t, h)
-		cure += "; after a run at-least-once, whose commits may come in part, start once more in that mode"
+		cure += inPart
 	}
 	switch {
 	case len(newer) == 0:
@@ -297,6 +297,9 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 	return 0, refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but checkpoint %s (%s) was committed after it; "+
 		"the offsets went back, and from there outputs would repeat: %s", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path, cure)
 }
+
+// inPart is a cure where handles name several roots and records may not repeat.
+const inPart = "; after a run at-least-once, whose commits may come in part, start once more in that mode, until a checkpoint is complete"
 
 // namedAfter gives the newest root that holds a task, is newer than its handle and is named by the handle of another one; none, or one.
 func (in *ResolveInput) namedAfter(t *TaskFacts, h Handle) (newest []*RootInfo) {

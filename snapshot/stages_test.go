@@ -161,7 +161,7 @@ func TestAMixtureOfCheckpointsIsRefused(t *testing.T) {
 	newer, _ := s.checkpoint(6, &s.ref, 2)
 	s.in.Tasks[1] = standsAt(t, s.r, &newer, taskB, 600)
 	s.load()
-	no := s.refused(ReasonMixedRoots, fault.HandleMismatch, "orders-0", "orders-1", s.ref.Path, newer.Path)
+	no := s.refused(ReasonMixedRoots, fault.HandleMismatch, "orders-0", "orders-1", s.ref.Path, newer.Path, "after a run at-least-once, whose commits may come in part, start once more in that mode")
 	require.Equal(t, taskB, no.Refusals[0].Task)
 	s.in.Stages = nil // the offset of orders-0 went back all the same
 	s.in.DropStates = true
