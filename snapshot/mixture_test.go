@@ -230,6 +230,28 @@ func TestATopicThatComesBackWasCreatedAnew(t *testing.T) {
 	require.Equal(t, Fresh, d[b.task()].Kind)
 }
 
+// So is one that was not out; what the stages have stays.
+func TestATopicThatWasCreatedAnewBeginsAnewOnRequest(t *testing.T) {
+	a, b := reads{topic: "a", at: 10}, reads{topic: "b", at: 7, state: true}
+	for _, stages := range [][]StageFacts{{byUser}, nil} {
+		h := newPast(t)
+		ref := h.root(1, 2*len(stages), a, b)
+		h.in.Stages = stages
+		h.stands(ref, a)
+		h.stands(ref, b)
+		f := &h.in.Tasks[1].Inputs[0]
+		f.TopicID, f.Found, f.Offset, f.Metadata = element.TopicID{9}, false, 0, ""
+		h.in.Stored = []RootInfo{{Ref: ref, Root: h.in.Roots[ref].Root, Committed: true}}
+		h.refused(ReasonTopicRecreated, "task x.b-0", "deleted and created again; begin it where its source starts with --allow-dropped-state")
+		h.in.DropStates = true
+		d, err := Resolve(h.in)
+		require.NoError(t, err)
+		require.Equal(t, Fresh, d[b.task()].Kind)
+		require.Equal(t, Restore, d[a.task()].Kind)
+		require.Equal(t, []DroppedStage{{Stage: "x.b", Root: ref, Subtasks: 1, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d))
+	}
+}
+
 // A recovery does not go back behind what was read of a topic that was taken out since.
 func TestARecoveryDoesNotLeaveAnAbsentTopicBehind(t *testing.T) {
 	a := reads{topic: "a", at: 5}

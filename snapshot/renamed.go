@@ -113,20 +113,21 @@ func (t *TaskFacts) heldBy(from []*Savepoint) []holding {
 // resolveUnknown decides on a task without a committed offset.
 func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 	info := in.stored(t)
-	absent := in.absent(t)
-	if info == nil || absent && in.DropStates {
+	if info == nil {
 		return Decision{Kind: Fresh}, nil
 	}
-	none := element.TopicPartition{}
+	absent, old, none := in.absent(t), in.recreated(t, info), element.TopicPartition{}
+	switch {
+	case in.DropStates && (absent || old != nil):
+		return Decision{Kind: Fresh}, nil
+	case old != nil:
+		return Decision{}, refuse(ReasonTopicRecreated, none, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again; %s",
+			t.Task, info.Ref.Name, info.Ref.Path, old.TopicID, old.Topic, t.Inputs[0].TopicID, beginsAnew)
+	}
 	holds := "cannot be read and may hold the task"
 	if info.Root != nil {
 		holds = "holds the task"
-		e := info.Root.entryOf(t)
-		if old := e.formerly(t); absent && old != nil {
-			return Decision{}, refuse(ReasonTopicRecreated, none, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again, while the application went on without it: %s",
-				t.Task, info.Ref.Name, info.Ref.Path, old.TopicID, old.Topic, t.Inputs[0].TopicID, beginsAnew)
-		}
-		if e.Task != t.Task && in.own(t, info.Root, e) {
+		if e := info.Root.entryOf(t); e.Task != t.Task && in.own(t, info.Root, e) {
 			if no := in.checkRenamed(t, info.Ref, e); no != nil {
 				return Decision{}, no
 			}
@@ -141,12 +142,22 @@ func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 		t.Task, in.Application, info.Ref.Name, holds, info.Ref.Path, cure)
 }
 
-// beginsAnew is a cure for a task that was absent.
+// beginsAnew is the cure for a task whose topic was created anew, or which was absent and has lost its offset.
 const beginsAnew = "begin it where its source starts with --allow-dropped-state"
 
-// formerly gives the position of an entry in a topic of another id, which has the name of one that the task reads; nil when there
-// is none.
-func (e *TaskEntry) formerly(t *TaskFacts) *element.Position {
+// recreated gives a root's position in a topic of the cluster that had the name of one that a task reads. nil when there is none,
+// or another root is of what the task reads.
+func (in *ResolveInput) recreated(t *TaskFacts, info *RootInfo) *element.Position {
+	if info.Root == nil || info.Root.ClusterID != in.ClusterID || slices.ContainsFunc(in.Stored, func(i RootInfo) bool {
+		if i.Root == nil {
+			return false
+		}
+		e := i.Root.entryOf(t)
+		return e != nil && in.own(t, i.Root, e)
+	}) {
+		return nil
+	}
+	e := info.Root.entryOf(t)
 	for i := range t.Inputs {
 		if p := e.at(t.Inputs[i].TopicPartition); p != nil && p.TopicID != t.Inputs[i].TopicID {
 			return p

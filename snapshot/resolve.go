@@ -347,10 +347,8 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 		return no(ReasonOtherCluster, "belongs to cluster %q, this is cluster %q: the offsets were mirrored; use another application name here", h.ClusterID, in.ClusterID)
 	case h.StoreID != in.StoreID && h.Kind == HandleCheckpoint: // others lead to no file
 		return no(ReasonOtherStore, "belongs to a checkpoint directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", h.StoreID, in.StoreID)
-	case h.TopicID != f.TopicID && in.absent(t):
-		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again, while the application went on without it; delete the group's offsets of this topic, and "+beginsAnew, h.TopicID, f.TopicID)
 	case h.TopicID != f.TopicID:
-		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again; delete the group's offsets to start anew", h.TopicID, f.TopicID)
+		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again; delete the group's offsets of this topic, and "+beginsAnew, h.TopicID, f.TopicID)
 	case h.Partition != f.Partition:
 		return no(ReasonOffsetMoved, "carries the handle of partition %d: another tool copied it; restore the original offsets", h.Partition)
 	case h.Offset != f.Offset:
