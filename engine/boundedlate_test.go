@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -171,4 +173,107 @@ func TestABoundedRunWaitsForWhatNobodyHas(t *testing.T) {
 		require.Empty(t, over)
 		require.Equal(t, 100, w.done())
 	}
+}
+
+// The last partition that has not ended goes to another instance: what is left here is over, and so is the run of this
+// instance, whether it had ended before that or ends while the last checkpoint of what leaves is taken.
+func TestABoundedRunIsOverWhenWhatHasNotEndedLeaves(t *testing.T) {
+	for name, late := range map[string]bool{"ended before": false, "ends meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			w.ends[tp(0)], w.ends[tp(1)] = 100, 1<<40
+			w.produce(150, 10)
+			var leaving atomic.Bool
+			sealing := make(chan struct{})
+			w.onSeal = func(element.CheckpointID) error {
+				if leaving.CompareAndSwap(true, false) {
+					close(sealing)
+					time.Sleep(20 * time.Millisecond) // the loop hears that the partition is to leave
+					w.produce(30, 10)
+					time.Sleep(20 * time.Millisecond) // and of the other one's end
+				}
+				return nil
+			}
+			ports := w.ports()
+			ports.OthersHave = func(context.Context) ([]element.TopicPartition, error) { return []element.TopicPartition{tp(1)}, nil }
+			over := make(chan bool, 1)
+			stop := w.startPlan(boundedPlan(t, 0), w.config(), ports, &Listener{Finished: func(o bool) { over <- o }})
+			w.caughtUp()
+			if leaving.Store(late); !late {
+				w.produce(50, 10)
+				w.caughtUp()
+			} else {
+				w.produce(20, 10)
+				<-sealing
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			w.r.Revoke(ctx, []element.TopicPartition{tp(1)})
+			require.NoError(t, ctx.Err())
+			w.mu.Lock()
+			w.lose(1)
+			w.mu.Unlock()
+			select {
+			case o := <-over:
+				require.False(t, o, "another instance has the rest")
+			case <-ctx.Done():
+				require.Fail(t, "it idles")
+			}
+			require.NoError(t, stop())
+			require.EqualValues(t, 100, w.committed[tp(0)].Offset)
+			require.EqualValues(t, 100+w.committed[tp(1)].Offset, w.done(), "what is behind its last barrier is the other one's")
+		})
+	}
+}
+
+// An end that comes behind the halt is dropped with the records before it: it is the next owner's.
+func TestAHaltedInboxDropsTheEnd(t *testing.T) {
+	q := newInbox(10)
+	q.halt()
+	require.True(t, popNow(t, q).halted)
+	hand(q, element.Delivery{From: tp(0), Records: make([]element.Record, 1), Next: 1, Ended: true})
+	_, ok := takeAny(q)
+	require.False(t, ok)
+}
+
+// An end that is reached behind the barrier of the last checkpoint is not covered by it. A stop that does not come about, since
+// its savepoint cannot be written, leaves that to the next attempt.
+func TestAnEndBehindTheLastBarrierIsNotTheEndOfTheRun(t *testing.T) {
+	w := newWorld(t, 1)
+	w.ends[tp(0)] = 200
+	w.produce(200, 10)
+	boundedPace.Store(int64(5 * time.Millisecond))
+	defer boundedPace.Store(0)
+	var asked atomic.Bool
+	w.onSeal = func(element.CheckpointID) error {
+		if asked.Load() && boundedPace.Swap(0) > 0 {
+			time.Sleep(100 * time.Millisecond) // it comes to its end
+		}
+		return nil
+	}
+	cfg := w.config()
+	cfg.Interval = time.Hour
+	var opened, attempts atomic.Int64
+	over := make(chan bool, 1)
+	r, err := New(boundedPlan(t, 0), cfg, withSavepoints(w.ports(), &opened), &Listener{
+		AttemptStarted: func(AttemptInfo) { attempts.Add(1) },
+		Finished:       func(o bool) { over <- o },
+	})
+	require.NoError(t, err)
+	stop := w.run(r)
+	require.Eventually(t, func() bool { return r.running.Load() != nil }, patient, time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // some of them
+	asked.Store(true)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	wait, err := r.StopWithSavepoint(t.Context(), "", file)
+	require.NoError(t, err)
+	_, err = wait(t.Context())
+	require.ErrorContains(t, err, "savepoint directory "+file)
+	require.True(t, <-over, "all is read and committed")
+	require.NoError(t, stop())
+	require.EqualValues(t, 2, attempts.Load())
+	require.Equal(t, 200, w.done())
+	w.exact()
 }

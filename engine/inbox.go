@@ -69,9 +69,13 @@ func (q *inbox) barrier(b gate.Barrier) {
 	q.signal()
 }
 
-// end says that nothing follows the deliveries that are in.
+// end says that nothing follows the deliveries that are in. Like them it is dropped behind a halt.
 func (q *inbox) end() {
 	q.mu.Lock()
+	if q.halted {
+		q.mu.Unlock()
+		return
+	}
 	q.items = append(q.items, item{end: true})
 	q.mu.Unlock()
 	q.signal()

@@ -200,6 +200,9 @@ func (a *attempt) execute(actions []checkpoint.Action) error {
 			}
 		case checkpoint.Left:
 			a.onLeft(act.Tasks)
+			if err := a.execute(a.onEmpty()); err != nil { // what is left may be over
+				return err
+			}
 		case checkpoint.Cancel:
 			if p := a.inFlight(act.ID); p != nil {
 				p.stop()

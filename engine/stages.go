@@ -228,9 +228,10 @@ func (a *attempt) onEnded(id element.TaskID) []checkpoint.Action {
 
 // onEmpty looks whether a bounded run is over: all sources have ended, and nothing is on its way. Tasks may hold timers that
 // are not due; those stay in the state, and the last checkpoint goes through them as any other does. Nor is it waited for the
-// ends to come through: round a feedback edge none does.
+// ends to come through: round a feedback edge none does. When the last checkpoint has been asked for already, for a stop that may
+// not come about, an end may lie behind its barriers: whether all is over is seen in the next attempt.
 func (a *attempt) onEmpty() []checkpoint.Action {
-	if a.finished || len(a.tasks) == 0 {
+	if a.finished || a.lasting || len(a.tasks) == 0 {
 		return nil
 	}
 	if a.draining {
