@@ -98,15 +98,11 @@ func (c *Codec) Decode(b []byte) (any, error) {
 	return v, nil
 }
 
-// Append encodes v behind dst. It does not change v.
+// Append encodes v behind dst, equal values as equal bytes. It does not change v.
 func (c *Codec) Append(dst []byte, v any) ([]byte, error) {
 	native, err := toNative(v, c.root, 0)
 	if err != nil {
 		return dst, fmt.Errorf("avro: %w", err)
 	}
-	out, err := c.native.BinaryFromNative(dst, native)
-	if err != nil {
-		return dst, fmt.Errorf("avro: %w", err)
-	}
-	return out, nil
+	return appendNative(dst, native, c.root), nil
 }

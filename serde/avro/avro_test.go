@@ -93,6 +93,29 @@ func TestGoavroReadsTheSameBytes(t *testing.T) {
 	require.Equal(t, b, again)
 }
 
+func TestEqualMapsHaveEqualBytes(t *testing.T) {
+	inner := map[string]any{}
+	for i := range 8 {
+		inner[string(rune('a'+i))] = int64(i)
+	}
+	for schema, v := range map[string]any{
+		`{"type":"map","values":"long"}`: inner, `{"type":"array","items":["null",{"type":"map","values":"long"}]}`: []any{nil, inner},
+		`{"type":"record","name":"R","fields":[{"name":"m","type":{"type":"map","values":"long"},"default":{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8}}]}`: map[string]any{},
+	} {
+		c := codec(t, schema)
+		want, err := c.Append(nil, v)
+		require.NoError(t, err)
+		for range 20 {
+			got, err := c.Append(nil, v)
+			require.NoError(t, err)
+			require.Equal(t, want, got, schema)
+		}
+	}
+	b, err := codec(t, `{"type":"map","values":"string"}`).Append(nil, map[string]any{"b": "2", "": "0", "a": "1"})
+	require.NoError(t, err)
+	require.Equal(t, []byte("\x06\x00\x020\x02a\x021\x02b\x022\x00"), b)
+}
+
 func TestNameIsTheFingerprintOfTheCanonicalForm(t *testing.T) {
 	// The two of primitive types are from the Avro specification's test data.
 	for schema, want := range map[string]string{

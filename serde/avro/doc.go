@@ -1,8 +1,8 @@
 // Package avro is the codec for Avro's binary encoding with one known schema, for dynamic values.
 //
-// The encoding itself is done by goavro. What goavro leaves open is done here: unions are plain values (no single-key
-// maps), logical types and defaults follow the specification, the fingerprint is the same on every run, and bytes are
-// checked before goavro sees them, since it trusts counts and does not limit recursion.
+// Decoding is done by goavro. What goavro leaves open is done here: maps are encoded in the order of their keys, unions are
+// plain values (no single-key maps), logical types and defaults follow the specification, the fingerprint is the same on
+// every run, and bytes are checked before goavro sees them, since it trusts counts and does not limit recursion.
 //
 // Values, by type of the schema:
 //
@@ -33,6 +33,7 @@
 //	I3  Name depends only on the canonical form of the schema (names, types, order of fields), not on its layout.
 //	I4  Encoding never rounds, cuts or leaves out anything, except float64 to float.
 //	I5  A Codec does not change after New; goroutines share it.
+//	I6  Equal values are encoded as equal bytes, maps in the order of their keys, so a key may have a map in it.
 //
 // There is no schema resolution: writer and reader use the same schema.
 //
@@ -45,7 +46,8 @@
 //	defaults.go   default values of fields
 //	scan.go       checking bytes before they are decoded
 //	decode.go     what goavro gives, to values
-//	encode.go     values to what goavro takes
+//	encode.go     values to goavro's form, checked
+//	write.go      goavro's form to bytes
 //	union.go      which branch of a union a value takes
 //	decimal.go    decimals as text and as bytes
 package avro

@@ -22,7 +22,7 @@ func mismatch(v any, want string) error {
 	return fmt.Errorf("a %T is no %s", v, want)
 }
 
-// toNative turns a value into what goavro encodes for the schema. It never changes v.
+// toNative turns a value into the form that goavro has for the schema, which appendNative takes. It never changes v.
 func toNative(v any, s *schema, depth int) (any, error) {
 	if depth > MaxValueDepth {
 		return nil, errDepth
