@@ -21,7 +21,7 @@
 // is another thing that changes from process to process.
 //
 // What is real: checkpoint.Coordinator, txn.Machine, gate.Gate, snapshot.Resolve, the handles, and the whole
-// snapshot.Repository (runs, roots, records in flight, restore, merge, Clean, CleanFailed, Discard, CleanGone, CleanIdle of an instance that has tasks) on a storage model. What is a model: the brokers (logs with
+// snapshot.Repository (runs, roots, records in flight, restore, merge, Clean, CleanFailed, Discard, CleanGone, CleanIdle of instances that have tasks and of those that stand by) on a storage model. What is a model: the brokers (logs with
 // transactions and last stable offset; transaction coordinator with prepare states, markers that take their time, epochs
 // that grow with every transaction, time-outs; group with static members, generations, a sticky assignment that gives a
 // partition only when its owner has given it up or is gone, partitions that become known late, stable offset fetch), the
@@ -66,6 +66,6 @@
 // Files: sim.go (Run), world.go (the queue of steps), kind.go, faults.go, script.go (exhaustive runs, scenarios), bug.go;
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
-// loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, stall.go,
+// loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, idle.go, stall.go,
 // task.go (engine); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
 package sim

@@ -26,23 +26,26 @@ const kWait = numKinds
 
 var errRunOver = errors.New("the run is over")
 
-// fiber runs call in steps, and then done. It counts as a worker of the attempt.
-func (a *attempt) fiber(stop func() bool, call func(*fiber), done func()) *fiber {
-	p := a.p
-	a.running++
-	f := &fiber{p: p, stop: stop}
+// fiber runs call in steps, and then done.
+func (p *process) fiber(stop func() bool, call func(*fiber), done func()) *fiber {
+	f := &fiber{p: p, stop: stop, done: done}
 	f.next, f.end = iter.Pull(func(yield func(kind) bool) {
 		f.yield = yield
 		call(f)
 	})
-	f.done = func() {
-		a.running--
-		done()
-		a.finish()
-	}
 	p.w.fibers = append(p.w.fibers, f)
 	p.w.do(p, p.w.lag(300*time.Microsecond), kRead, f.step)
 	return f
+}
+
+// fiber is one that counts as a worker of the attempt.
+func (a *attempt) fiber(stop func() bool, call func(*fiber), done func()) *fiber {
+	a.running++
+	return a.p.fiber(stop, call, func() {
+		a.running--
+		done()
+		a.finish()
+	})
 }
 
 // step lets it run up to its next access.

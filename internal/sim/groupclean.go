@@ -25,7 +25,7 @@ func (a *attempt) cleanGroup(name element.CheckpointName, due []snapshot.TaskEnt
 		then()
 		return
 	}
-	a.clean("CleanGone", func(f *fiber) { _, _ = a.p.repo.CleanGone(context.Background(), a.goneInput(f)) }, then)
+	a.clean("CleanGone", func(f *fiber) { _, _ = a.p.repo.CleanGone(context.Background(), a.p.goneInput(f)) }, then)
 }
 
 // clean runs a cleaner in steps.
@@ -34,8 +34,8 @@ func (a *attempt) clean(cleaner string, call func(*fiber), then func()) {
 }
 
 // goneInput tells a cleaner that runs in a fiber what the group knows.
-func (a *attempt) goneInput(f *fiber) snapshot.GoneInput {
-	w := a.p.w
+func (p *process) goneInput(f *fiber) snapshot.GoneInput {
+	w := p.w
 	return snapshot.GoneInput{
 		Live: func(context.Context) ([]string, error) {
 			r, err := f.ask(kApplyDescribe, func() reply { return w.broker.group.describe() })

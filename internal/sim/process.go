@@ -32,6 +32,7 @@ type process struct {
 	silent      bool // dead, and what it had sent last never arrives
 	pausedUntil time.Duration
 	draining    bool // asked to stop
+	idling      bool // it stands by and cleans up
 
 	parallelism int // of the exchange
 
@@ -98,6 +99,7 @@ func (w *world) start(name string, after time.Duration) *process {
 		}
 		p.join()
 		p.heartbeatLater()
+		p.idleLater()
 	})
 	return p
 }
@@ -188,7 +190,7 @@ func (p *process) status() string {
 func (p *process) next(after time.Duration) {
 	p.w.do(p, after, kWorker, func() {
 		switch {
-		case p.attempt != nil:
+		case p.attempt != nil, p.idling:
 		case p.fatal != nil:
 			p.exit(p.fatal)
 		case p.draining:

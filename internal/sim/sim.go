@@ -88,6 +88,7 @@ type Counts struct {
 	EndedTasks, TriggeredBehindEnds int
 	// Cleaners that stood still within a walk, of these while others emptied a directory.
 	Stalls, StallsOutlasted int
+	IdleCleaned             int // by processes that stood by
 	HealedAt                time.Duration
 }
 

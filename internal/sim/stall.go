@@ -160,7 +160,7 @@ func (a *attempt) quietLater() {
 func (a *attempt) houseQuiet() {
 	a.merging = true
 	a.clean("CleanIdle", func(f *fiber) {
-		in := a.goneInput(f)
+		in := a.p.goneInput(f)
 		in.Busy = true
 		_, _ = a.p.repo.CleanIdle(context.Background(), in)
 	}, func() { a.cleanGroup(snapshot.RootRef{}.Name, nil) })
