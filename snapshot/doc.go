@@ -26,7 +26,9 @@
 //	    Listings prove nothing about a task of which they show no root: data whose root was not read goes only after the group
 //	    was asked, behind the listings, and not while it cannot be (decide), or while one of its handles cannot be read.
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows what
-//	    it reads, whatever its source was called. Everything else that does not match is refused with a reason. Recover, asked explicitly, starts refused
+//	    it reads, whatever its source was called; or where a topic without state of its own was absent (mixture.go), and on
+//	    request where such a topic has lost its offset or a topic was created anew. Everything else that does not match is
+//	    refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.
 //	I8  Checkpoint ids are compared only within the history of what one task reads, where they grow whichever instance it lives on,
 //	    and within what one process writes. Those of two instances mean nothing to each other, and
