@@ -23,7 +23,8 @@ type journal struct {
 	noted  bool                   // there is a file
 }
 
-// commitNote is what a transaction commits. Producer and epoch belong to it alone: each end gives the id a new epoch.
+// commitNote is what a transaction commits. Producer and epoch belong to it alone: each end gives the id a new epoch, or, for
+// a client without transaction.version 2, the note goes when that client begins its next transaction with the same epoch.
 type commitNote struct {
 	Producer int64        `json:"producer"`
 	Epoch    int16        `json:"epoch"`
@@ -50,7 +51,11 @@ func newJournal(dir string, sync bool) *journal {
 // the client is to ask again: as of a coordinator that is away, or since its connection ends. kfake would forget the
 // function with that, and do all later ones without a note, if it were not told to keep it.
 func (j *journal) watch(c *kfake.Cluster, log *slog.Logger) {
-	for _, key := range []kmsg.Key{kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.InitProducerID, kmsg.OffsetCommit, kmsg.OffsetDelete, kmsg.DeleteGroups, kmsg.DeleteTopics} {
+	for _, key := range []kmsg.Key{
+		kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.InitProducerID, // what a commit is
+		kmsg.OffsetCommit, kmsg.OffsetDelete, kmsg.DeleteGroups, kmsg.DeleteTopics, // what changes its offsets later
+		kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, // how transactions begin without transaction.version 2
+	} {
 		c.ControlKey(key.Int16(), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
 			if err := j.see(req); err != nil {
 				log.Error("a request is not done, since it cannot be noted; the client is to ask again", "request", key.Name(), "error", err)
@@ -86,7 +91,7 @@ func (j *journal) see(req kmsg.Request) error {
 		}
 		delete(j.staged, r.TransactionalID)
 	default:
-		return j.forget() // the offsets may be others from here on; the commit before is complete
+		return j.forget() // the offsets, or what the epoch stands for, may be others from here on; the commit before is complete
 	}
 	return nil
 }

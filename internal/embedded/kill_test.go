@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 // leaveOpen begins a transaction on both partitions of "out" with a client that stays.
@@ -223,4 +224,38 @@ func TestATransactionOpenOverAStopAndAKill(t *testing.T) {
 		require.NotContains(t, values, "never committed")
 		require.NoError(t, b.Close())
 	}
+}
+
+// A client without transaction.version 2 has the same epoch in each of its transactions. The one that is open at a kill is
+// aborted also behind one that was committed.
+func TestAnOpenTransactionOfAnOldClientIsAborted(t *testing.T) {
+	dir, ctx := t.TempDir(), testContext(t)
+	addr, _, kill := startChild(t, dir)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("old"), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MaxVersions(kversion.V3_3_0()))
+	require.NoError(t, err)
+	defer cl.Close()
+	produce := func(value string) int16 {
+		require.NoError(t, cl.BeginTransaction())
+		require.NoError(t, cl.ProduceSync(ctx, &kgo.Record{Topic: "out", Value: []byte(value)}).FirstErr())
+		_, epoch, err := cl.ProducerID(ctx)
+		require.NoError(t, err)
+		return epoch
+	}
+	epoch := produce("committed")
+	require.NoError(t, cl.EndTransaction(ctx, kgo.TryCommit))
+	require.Equal(t, epoch, produce("never committed"), "the epoch of both")
+	kill()
+
+	b, err := Start(ctx, Config{DataDir: dir})
+	require.NoError(t, err)
+	defer b.Close()
+	commitTxn(t, b.Addr(), 2, kgo.TryCommit)
+	values, _, _ := committed(t, b.Addr(), 3)
+	require.ElementsMatch(t, []string{"committed", "0", "1"}, values)
+	adm := kadm.NewClient(b.client)
+	stable, err := adm.ListCommittedOffsets(ctx, "out")
+	require.NoError(t, err)
+	ends, err := adm.ListEndOffsets(ctx, "out")
+	require.NoError(t, err)
+	require.Equal(t, ends.KOffsets(), stable.KOffsets(), "nothing is open")
 }
