@@ -182,9 +182,12 @@ func toJSON(args ...any) (any, error) {
 	return string(b), nil
 }
 
-// toText is string() of what a record can hold; the language's own prints addresses of all else.
+// toText is string() of what a record can hold. The language's own prints addresses of all else, and makes one text of all
+// that is missing, which as a key would bring unlike records together.
 func toText(args ...any) (any, error) {
 	switch v := args[0].(type) {
+	case nil:
+		return nil, fmt.Errorf("string() of %s; write string(… ?? DEFAULT) if that may be", describe(v))
 	case string:
 		return v, nil
 	case int:

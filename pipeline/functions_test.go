@@ -66,7 +66,7 @@ func TestIntegersStayExactInFunctions(t *testing.T) {
 		`fromJSON(value.json).big`: json.Number("18446744073709551616"), `fromJSON(value.json).price`: 0.5, `sum(fromJSON(value.json).list)`: int64(3),
 		`toJSON(value.id)`: "9007199254740993", `toJSON(fromJSON(value.json))`: `{"big":18446744073709551616,"id":9007199254740993,"list":[1,2],"price":0.5}`,
 		`string(value.id)`: "9007199254740993", `string(value.min)`: "-9223372036854775808", `string(value.half)`: "-1.5", `string(value.huge)`: "1e+300",
-		`string(nil)`: "<nil>", `string(true)`: "true", `string([1, "a"])`: "[1 a]", `string(duration("90m"))`: "1h30m0s", `string(fromJSON(value.json).big)`: "18446744073709551616",
+		`string([nil])`: "[<nil>]", `string(value.gone ?? "none")`: "none", `string(true)`: "true", `string([1, "a"])`: "[1 a]", `string(duration("90m"))`: "1h30m0s", `string(fromJSON(value.json).big)`: "18446744073709551616",
 		`abs(value.small)`: int64(7), `abs(value.half)`: 1.5, `abs(value.max)`: int64(math.MaxInt64), `value.small | abs()`: int64(7),
 		`round(value.half)`: -2.0, `floor(value.half)`: -2.0, `ceil(value.half)`: -1.0, `round(value.small)`: -7.0, `floor(9007199254740992)`: 9007199254740992.0,
 		`bitshl(3, 4)`: int64(48), `bitshl(value.small, 2)`: int64(-28), `bitshl(0, 99)`: int64(0), `bitshl(1, 62)`: int64(1 << 62), `bitshl(-1, 63)`: int64(math.MinInt64),
@@ -84,6 +84,7 @@ func TestIntegersStayExactInFunctions(t *testing.T) {
 	for _, source := range []string{
 		"round(value.id)", "floor(value.max)", "ceil(value.min + 1)", "value.min..value.max", "-9223372036854775807..9223372036854775807", "1..value.half", "value.nan..3",
 		"1..value.huge", "1..value.max", "[1, 2][value.nan]", "[1, 2][value.huge:]", "[1, 2][:value.nan]", "get([1, 2], value.nan)", `bitshl(1, -1)`, `fromJSON("{")`, `fromJSON("1 2")`, `round("x")`, `abs("x")`, `abs(nil)`, `abs(fromJSON(value.json).big)`,
+		`string(nil)`, `string(value.gone)`, `"no " + string(value.json?.gone)`, `map([nil], string(#))`,
 	} {
 		_, err := mustCompile(t, source).eval(rec(value))
 		require.Error(t, err, source)
