@@ -81,6 +81,9 @@ func NewClient(cfg Config, opts ...kgo.Opt) (*kgo.Client, error) {
 		kgo.MetadataMinAge(metadataMinAge),
 		kgo.RetryBackoffFn(backoff),
 		kgo.DisableClientMetrics(),
+		// A connection that breaks before it was of use does not tell of wrong TLS or SASL settings here: Probe has said so, and it
+		// is what a broker that dies or a proxy does.
+		kgo.AlwaysRetryEOF(),
 	}
 	all = append(all, cfg.Extra...)
 	return kgo.NewClient(append(all, opts...)...)

@@ -18,6 +18,9 @@ import (
 
 const (
 	seedRetry = 200 * time.Millisecond
+	// mostClosed is how often a broker may close a connection at the first request until it is taken for none, or for one with
+	// other settings of TLS and SASL. Once or twice is what happens while brokers are restarted.
+	mostClosed = 5
 	// seedsWait is how long the others are waited for when one has answered, so that it is known whether they are of its cluster.
 	seedsWait = time.Second
 )
@@ -64,7 +67,7 @@ func askSeeds(ctx context.Context, cl *kgo.Client, bound time.Duration, dials *d
 	var asked sync.WaitGroup
 	for i, b := range brokers {
 		asked.Go(func() {
-			for {
+			for closed := 0; ; {
 				req := kmsg.NewPtrMetadataRequest()
 				req.Topics = []kmsg.MetadataRequestTopic{}
 				resp, err := req.RequestWith(bounded, b)
@@ -75,7 +78,10 @@ func askSeeds(ctx context.Context, cl *kgo.Client, bound time.Duration, dials *d
 					return
 				}
 				dials.noteIfNone(err)
-				if IsDenied(err) || isFirstEOF(err) || sleep(looking, seedRetry) != nil {
+				if isFirstEOF(err) {
+					closed++
+				}
+				if IsDenied(err) || closed == mostClosed || sleep(looking, seedRetry) != nil {
 					return
 				}
 			}

@@ -129,7 +129,7 @@ func (c *tapped) Read(b []byte) (int, error) {
 	if len(c.rest) == 0 {
 		frame, err := c.next()
 		if c.broken.Load() {
-			return 0, errCut
+			return 0, io.EOF // as of a connection that the other side has closed
 		}
 		if m := c.mute.Load(); m != nil {
 			select {

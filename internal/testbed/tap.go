@@ -3,7 +3,6 @@ package testbed
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -13,9 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// errCut is what a client sees of a connection that a Tap broke.
-var errCut = errors.New("connection cut by the test")
 
 // Tap watches the requests of the clients that were made with its Opt. Its rules apply on the client's side of the
 // connection, so they work with any broker. The zero value has no rules.
