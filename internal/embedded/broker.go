@@ -66,6 +66,7 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 	opts := []kfake.Opt{
 		kfake.ClusterID(newClusterID()),
 		kfake.DefaultNumPartitions(DefaultPartitions),
+		kfake.BrokerConfigs(map[string]string{"log.retention.ms": "-1"}), // Kafka's default is a week
 		kfake.WithLogger(b.log),
 	}
 	var notes *journal

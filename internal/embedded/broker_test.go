@@ -119,6 +119,26 @@ func TestDataSurvivesARestart(t *testing.T) {
 	require.EqualValues(t, 42, offset)
 }
 
+// Retention removes nothing, however old the records say they are: a partition that it had emptied would begin at offset 0
+// again after a restart.
+func TestOldRecordsAreKept(t *testing.T) {
+	dir, ctx := t.TempDir(), testContext(t)
+	for n := range int64(2) {
+		b, err := Start(ctx, Config{DataDir: dir, Topics: []Topic{{"in", 1}}})
+		require.NoError(t, err)
+		require.NoError(t, b.client.ProduceSync(ctx, &kgo.Record{Topic: "in", Timestamp: time.Now().AddDate(-1, 0, 0), Value: []byte("old")}).FirstErr())
+		b.cluster.ApplyRetention()
+		adm := kadm.NewClient(b.client)
+		starts, err := adm.ListStartOffsets(ctx, "in")
+		require.NoError(t, err)
+		ends, err := adm.ListEndOffsets(ctx, "in")
+		require.NoError(t, err)
+		require.Zero(t, starts["in"][0].Offset)
+		require.Equal(t, n+1, ends["in"][0].Offset)
+		require.NoError(t, b.Close())
+	}
+}
+
 // startChild runs a broker in a process of its own and gives its address, cluster id and how to kill -9 it.
 func startChild(t *testing.T, dir string, port ...string) (addr, id string, kill func()) {
 	t.Helper()

@@ -10,7 +10,9 @@
 //	I1  It listens on the loopback interface only, and the address it advertises is the one it listens on.
 //	I2  With a data directory the cluster id, topics (ids included), records, transactions and group offsets survive
 //	    a restart. Before a killed broker serves anybody again, its open transactions are aborted, markers included, and
-//	    the clients that had them open are fenced.
+//	    the clients that had them open are fenced. No record goes for its age. A partition that is emptied all the same, by
+//	    DeleteRecords or a topic's own retention, begins at offset 0 again after a restart: kfake reads the next offset
+//	    from the records.
 //	I3  One process at a time uses a data directory: a second Start fails, and the lock of a killed process is free.
 //	I4  Without SyncWrites what a client saw acknowledged survives the end of the process, kill -9 included, but not
 //	    a loss of power. With it every write is fsynced before it is acknowledged.
