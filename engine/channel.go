@@ -55,6 +55,17 @@ type channel struct {
 	tape     []topology.Parcel    // guarded by mu: what was recorded
 }
 
+// queued appends to a queue of which items[head:] wait. The places of what has passed are used again before it grows: a queue
+// that is never empty would keep them all. At least half is free then, so a move costs no more than the appends up to the next.
+func queued[T any](items []T, head int, it T) ([]T, int) {
+	if len(items) == cap(items) && head > len(items)/2 {
+		n := copy(items, items[head:])
+		clear(items[n:])
+		items, head = items[:n], 0
+	}
+	return append(items, it), head
+}
+
 // doorbell wakes a task that waits. It keeps one ring.
 type doorbell struct{ c chan struct{} }
 
@@ -72,7 +83,7 @@ func (c *channel) push(p topology.Parcel) {
 	n, size := p.Len(), int64(p.Size())
 	c.sent += int64(n)
 	c.mu.Lock()
-	c.items = append(c.items, passage{parcel: p})
+	c.items, c.head = queued(c.items, c.head, passage{parcel: p})
 	c.records += n
 	c.bytes += size
 	if c.recordAt != 0 {
@@ -86,7 +97,7 @@ func (c *channel) push(p topology.Parcel) {
 // pushBarrier appends a barrier. One that may overtake is announced: the receiver looks at it before its turn.
 func (c *channel) pushBarrier(b gate.Barrier) {
 	c.mu.Lock()
-	c.items = append(c.items, passage{barrier: b})
+	c.items, c.head = queued(c.items, c.head, passage{barrier: b})
 	for old := c.newest.Load(); uint64(b.ID) > old && !c.newest.CompareAndSwap(old, uint64(b.ID)); old = c.newest.Load() {
 	}
 	if c.recordAt != 0 && b.ID >= c.recordAt {
@@ -103,7 +114,7 @@ func (c *channel) pushBarrier(b gate.Barrier) {
 // pushCancel says that the sender's task, or one before it, has given a checkpoint up.
 func (c *channel) pushCancel(id element.CheckpointID) {
 	c.mu.Lock()
-	c.items = append(c.items, passage{cancel: id})
+	c.items, c.head = queued(c.items, c.head, passage{cancel: id})
 	if c.recordAt == id {
 		c.recordAt = 0
 	}
@@ -114,7 +125,7 @@ func (c *channel) pushCancel(id element.CheckpointID) {
 // pushEnd says that nothing follows. A recording is complete then.
 func (c *channel) pushEnd() {
 	c.mu.Lock()
-	c.items = append(c.items, passage{end: true})
+	c.items, c.head = queued(c.items, c.head, passage{end: true})
 	c.recordAt = 0
 	c.mu.Unlock()
 	c.receiver.ring()

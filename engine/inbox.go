@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/millweir/millweir/element"
@@ -52,7 +53,7 @@ func (q *inbox) put(d element.Delivery) (full bool) {
 		q.mu.Unlock()
 		return false
 	}
-	q.items = append(q.items, item{delivery: d})
+	q.items, q.head = queued(q.items, q.head, item{delivery: d})
 	q.records += len(d.Records)
 	full = q.records >= q.limit
 	q.mu.Unlock()
@@ -63,7 +64,7 @@ func (q *inbox) put(d element.Delivery) (full bool) {
 // barrier appends a barrier behind everything that is in.
 func (q *inbox) barrier(b gate.Barrier) {
 	q.mu.Lock()
-	q.items = append(q.items, item{barrier: b})
+	q.items, q.head = queued(q.items, q.head, item{barrier: b})
 	q.barriers++
 	q.mu.Unlock()
 	q.signal()
@@ -76,7 +77,7 @@ func (q *inbox) end() {
 		q.mu.Unlock()
 		return
 	}
-	q.items = append(q.items, item{end: true})
+	q.items, q.head = queued(q.items, q.head, item{end: true})
 	q.mu.Unlock()
 	q.signal()
 }
@@ -97,7 +98,7 @@ func (q *inbox) popBarrier() (item, bool) {
 	}
 	for i := q.head; ; i++ {
 		if it := q.items[i]; it.barrier.ID != 0 {
-			q.items = append(q.items[:i], q.items[i+1:]...)
+			q.items = slices.Delete(q.items, i, i+1) // leaves nothing reachable behind the last
 			if q.head == len(q.items) {
 				q.items, q.head = q.items[:0], 0
 			}
