@@ -115,11 +115,8 @@ func (f *Fetcher) offsetGone(ctx context.Context, s *stream, cause error) error 
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
 	}
-	if serr != nil || eerr != nil {
-		if f.cfg.OnMissing[s.Topic] != FailOnMissing { // whether it may go on is not known
-			return fmt.Errorf("%v: offset %d is not in the log: %w", s.TopicPartition, s.next, errors.Join(serr, eerr))
-		}
-		return gone(s.TopicPartition, s.next, "its offsets could not be read", cause)
+	if serr != nil || eerr != nil { // whether it is gone is not known: see the default below
+		return fmt.Errorf("%v: offset %d is not in the log, says the broker (%v), and what is there could not be read: %w", s.TopicPartition, s.next, cause, errors.Join(serr, eerr))
 	}
 	first, last := start[s.TopicPartition].Offset, end[s.TopicPartition].Offset
 	switch {

@@ -2,13 +2,16 @@ package kafkasrc
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -129,6 +132,48 @@ func TestC15_AGapWhileItRuns(t *testing.T) {
 			r.reaches(t, b.tp(0), 22)
 		})
 	}
+}
+
+// The broker that says so may be a new leader that does not know better yet. Nothing ends for good before it is known what the log
+// has: the next attempt asks again.
+func TestC15_AGapOfWhichNothingIsKnownIsNoReasonToStop(t *testing.T) {
+	b, c := fakeBed(t, 1, "a broker that tells no offsets, on demand")
+	cl := client(t, b.cfg)
+	b.counted(t, cl, 0, 0, 5)
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 5)
+	r.Pause(b.tp(0))
+	time.Sleep(100 * time.Millisecond) // a fetch that is under way ends
+	b.counted(t, cl, 0, 5, 15)
+	b.deleteBelow(t, cl, 0, 10)
+	var mute atomic.Bool
+	mute.Store(true)
+	c.ControlKey(int16(kmsg.ListOffsets), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if !mute.Load() {
+			return nil, nil, false
+		}
+		req := kreq.(*kmsg.ListOffsetsRequest)
+		resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+		for _, topic := range req.Topics {
+			rt := kmsg.NewListOffsetsResponseTopic()
+			rt.Topic = topic.Topic
+			for _, p := range topic.Partitions {
+				rp := kmsg.NewListOffsetsResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = p.Partition, kerr.UnknownServerError.Code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, true
+	})
+	r.Resume(b.tp(0))
+	err := r.fails(t)
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err), "%v", err)
+	require.ErrorContains(t, err, "offset 5")
+	mute.Store(false)
+	r = b.read(t, b.at(0, 5))
+	requireStop(t, r.fails(t), fault.OffsetGone, "offset 5", "10 to 20")
 }
 
 // A position that the log never had is not a gap, whatever the policy.
