@@ -1,10 +1,6 @@
 package topology
 
-import (
-	"unsafe"
-
-	"github.com/millweir/millweir/serde"
-)
+import "github.com/millweir/millweir/serde"
 
 // aggregateOp folds records into accumulators of any codec: read, decode, fold, encode, put.
 type aggregateOp[K, V, A any] struct {
@@ -17,7 +13,7 @@ type aggregateOp[K, V, A any] struct {
 	keepRaw    bool // a sink writes the encoded accumulator: keep it in memory that may be given away
 
 	arena   *arena
-	encoded []byte // scratch when !keepRaw
+	encoded []byte // scratch of those that do not keep raw bytes
 }
 
 func (a *aggregateOp[K, V, A]) push(b *Batch[K, V]) error { return a.feed(a, b) }
@@ -142,18 +138,15 @@ func (a *fixedAggregateOp[K, V, A]) undo() {
 	a.aggregateOp.undo()
 }
 
-// store encodes an accumulator into its slot.
-func (a *fixedAggregateOp[K, V, A]) store(slot []byte, acc A) error {
-	b, err := a.acc.Append(slot[:0:len(slot)], acc)
-	if err != nil {
+// store encodes an accumulator and puts it into its slot, which stays as it is when the codec refuses.
+func (a *fixedAggregateOp[K, V, A]) store(slot []byte, acc A) (err error) {
+	if a.encoded, err = a.acc.Append(a.encoded[:0], acc); err != nil {
 		return codecError("encode accumulator as "+a.acc.Name(), err)
 	}
-	if len(b) != a.size {
-		return codecError("accumulator", &serde.LengthError{Codec: a.acc.Name(), Want: a.size, Got: len(b)})
+	if len(a.encoded) != a.size {
+		return codecError("accumulator", &serde.LengthError{Codec: a.acc.Name(), Want: a.size, Got: len(a.encoded)})
 	}
-	if unsafe.SliceData(b) != unsafe.SliceData(slot) {
-		copy(slot, b)
-	}
+	copy(slot, a.encoded)
 	return nil
 }
 

@@ -227,6 +227,36 @@ func TestACodecThatBreaksItsSizeFailsTheRecord(t *testing.T) {
 	require.Zero(t, env.Tables["sum/aggregate"].Len())
 }
 
+// refusing notices in the middle that it does not take an accumulator.
+type refusing struct{ totalSerde }
+
+func (refusing) Append(dst []byte, t total) ([]byte, error) {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(t.records))
+	switch t.bytes {
+	case 4:
+		return dst, errors.New("four bytes")
+	case 5:
+		panic("five bytes")
+	case 6:
+		return dst, nil
+	}
+	return binary.BigEndian.AppendUint64(dst, uint64(t.bytes)), nil
+}
+
+func TestASkippedRecordLeavesTheAccumulatorAsItWas(t *testing.T) {
+	b := topology.New("app")
+	s := topology.FromTopic(b, "src", "in", serde.String(), serde.Bytes(), topology.OnError(topology.Skip))
+	topology.ToTopic(topology.Aggregate(s, "sum", serde.Serde[total](refusing{}), addTotal), "out", "out", serde.String(), json.Of[total]())
+	task, env := drive(t, b)
+	require.NoError(t, task.Process(from, []element.Record{kv(0, "k", "a"), kv(1, "k", "bbb"), kv(2, "k", "cccc"), kv(3, "k", "ddddd"), kv(4, "k", "e")}))
+	require.Len(t, env.Skips, 3)
+	state, ok := env.Tables["sum/aggregate"].Get([]byte("k"))
+	require.True(t, ok)
+	got, err := totalSerde{}.Decode(state)
+	require.NoError(t, err)
+	require.Equal(t, total{2, 2}, got)
+}
+
 func TestStateThatCannotBeReadFailsTheRecord(t *testing.T) {
 	for _, acc := range []serde.Serde[total]{totalSerde{}, wide{}} {
 		b := topology.New("app")
