@@ -112,6 +112,32 @@ func TestABatchWithoutIndexEntryIsCutOff(t *testing.T) {
 	require.NotContains(t, values, "never committed")
 }
 
+// kfake makes the two files of a segment one after the other: a kill between leaves an empty one without its index. Nothing
+// is lost with it, also where it was made for the marker of a commit that is to be completed.
+func TestASegmentWithoutItsIndex(t *testing.T) {
+	for name, marker := range map[string]bool{"of a record": false, "of a marker": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			addr, _, kill := startChild(t, dir)
+			commitTxn(t, addr, 2, kgo.TryCommit)
+			kill()
+			next := "2.dat" // behind a record and its marker
+			if marker {
+				cutLast(t, dir, "out-1")
+				next = "1.dat"
+			}
+			path := filepath.Join(dir, "cluster", "partitions", "out-1", next)
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+			b, err := Start(testContext(t), Config{DataDir: dir})
+			require.NoError(t, err)
+			defer b.Close()
+			commitTxn(t, b.Addr(), 4, kgo.TryCommit)
+			values, _, _ := committed(t, b.Addr(), 6)
+			require.ElementsMatch(t, []string{"0", "1", "0", "1", "2", "3"}, values)
+		})
+	}
+}
+
 // cutLast takes the last batch of a partition away, as if the broker had been killed before it wrote that.
 func cutLast(t *testing.T, dir, partition string) {
 	t.Helper()

@@ -94,29 +94,41 @@ func (p *partition) read() error {
 	}
 	slices.Sort(bases)
 	for _, base := range bases {
-		p.last = filepath.Join(p.dir, strconv.FormatInt(base, 10))
-		p.next = max(p.next, base)
-		if err := p.segment(p.last); err != nil {
+		path := filepath.Join(p.dir, strconv.FormatInt(base, 10))
+		size, err := p.segment(path)
+		if err != nil {
+			return err
+		}
+		if size > 0 {
+			p.last = path
+			continue
+		}
+		// It was made for a batch that was not written, and may have no index yet. kfake appends to the one before.
+		if err := errors.Join(ignoreMissing(os.Remove(path+".idx")), ignoreMissing(os.Remove(path+".dat"))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// segment reads one, and cuts it off behind the last batch that is whole and has an index entry.
-func (p *partition) segment(path string) error {
-	index, err := os.Stat(path + ".idx")
-	if err != nil {
-		return err
-	}
+// segment reads one, and cuts it off behind the last batch that is whole and has an index entry. It gives the size that
+// remains.
+func (p *partition) segment(path string) (int64, error) {
 	f, err := os.OpenFile(path+".dat", os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if size == 0 {
+		return 0, nil
+	}
+	index, err := os.Stat(path + ".idx")
+	if err != nil {
+		return 0, err
 	}
 	var at int64
 	var header [batchHeader]byte
@@ -125,21 +137,21 @@ func (p *partition) segment(path string) error {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			return err
+			return 0, err
 		}
 		next := at + 12 + int64(binary.BigEndian.Uint32(header[atLength:]))
 		if next < at+batchHeader || next > size {
 			break
 		}
 		if err := p.batch(f, header[:], at, next); err != nil {
-			return err
+			return 0, err
 		}
 		at = next
 	}
-	if at == size {
-		return nil
+	if at < size {
+		err = f.Truncate(at)
 	}
-	return f.Truncate(at)
+	return at, err
 }
 
 // batch notes what one begins or ends.
