@@ -58,7 +58,7 @@ type attempt struct {
 	co        *checkpoint.Coordinator
 	pending   []*pending              // the checkpoints in flight, oldest first
 	released  *step                   // the last change of what is held back: behind the last committed barrier it has flowed on
-	resuming  <-chan struct{}         // closed unless barriers are being taken back
+	resuming  *step                   // the last time that barriers were taken back; over unless they are being taken back now
 	discarded <-chan struct{}         // closed when the files of all checkpoints that were given up are gone
 	last      *snapshot.RootRef       // newest committed root of this instance
 	origin    []snapshot.SavepointRef // that the state began with

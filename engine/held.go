@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/millweir/millweir/element"
@@ -12,26 +11,18 @@ import (
 // step is one change of what is held back behind barriers. An attempt makes them one after the other.
 type step struct {
 	over chan struct{} // closed when nothing of it is done any more
-	done bool          // it was made; set before over is closed
+	err  error         // why it was not made; set before over is closed
 }
-
-func newStep() *step { return &step{over: make(chan struct{})} }
-
-// errNotReleased follows the error of the step, or the end of the attempt.
-var errNotReleased = errors.New("what was held back before has not been released")
 
 // wait returns nil when the step was made. At the end of an attempt, or after an error, it is over all the same, and who went
 // on as if it were made would find records held back that belong to a checkpoint before it.
 func (s *step) wait(ctx context.Context) error {
 	select {
 	case <-s.over:
+		return s.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !s.done {
-		return errNotReleased
-	}
-	return nil
 }
 
 // release lets the output flow that was held back behind a barrier. It may block while the client's buffers are full,
@@ -65,24 +56,33 @@ func (a *attempt) resume(ids span, sealing []<-chan struct{}) {
 		}
 		return nil
 	})
-	a.resuming = a.released.over
+	a.resuming = a.released
+}
+
+// resumed waits until no barrier is being taken back. The loop calls it.
+func (a *attempt) resumed() error {
+	err := a.resuming.wait(a.ctx)
+	if a.ctx.Err() != nil {
+		return a.ctx.Err() // and not what it has cut short
+	}
+	return err
 }
 
 // afterReleased runs a change of what is held back when the one before it is made; after one that was not made, none is. The
 // next seal waits for the last one: a barrier may be taken back while an older checkpoint commits, and then both belong before
-// that seal.
+// that seal. The loop may wait for it, too, so it is over before a failure is reported to the loop.
 func (a *attempt) afterReleased(f func() error) {
-	before, s := a.released, newStep()
+	before, s := a.released, &step{over: make(chan struct{})}
 	a.released = s
 	a.spawn(func() {
-		defer close(s.over)
-		if before.wait(a.ctx) != nil {
+		if s.err = before.wait(a.ctx); s.err != nil {
+			close(s.over)
 			return
 		}
-		err := f()
-		if err != nil && a.ctx.Err() == nil {
-			a.report(event{kind: evFailed, err: err})
+		s.err = f()
+		close(s.over)
+		if s.err != nil && a.ctx.Err() == nil {
+			a.report(event{kind: evFailed, err: s.err})
 		}
-		s.done = err == nil
 	})
 }

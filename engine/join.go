@@ -88,15 +88,15 @@ func (in *intake) prepare() error {
 // While barriers are being taken back the transaction may be sealed still, and there is none left behind which a new task
 // could hold back what it makes. So it comes when that is over.
 func (a *attempt) onJoined(err error) error {
-	if resuming := a.resuming; !isClosed(resuming) {
+	if resuming := a.resuming; !isClosed(resuming.over) {
 		a.spawn(func() {
-			select {
-			case <-resuming:
-				a.report(event{kind: evJoined, err: err})
-			case <-a.ctx.Done():
-			}
+			_ = resuming.wait(a.ctx)
+			a.report(event{kind: evJoined, err: err})
 		})
 		return nil
+	}
+	if err := a.resumed(); err != nil {
+		return err
 	}
 	in := <-a.joined
 	a.joining = nil
@@ -132,10 +132,9 @@ func (a *attempt) takeAllIn(in *intake) error {
 	}
 	early, tasks := false, in.tasks
 	for _, t := range tasks {
-		select {
-		case <-a.resuming: // as in onJoined, when the task before this one brought a checkpoint to its timeout
-		case <-a.ctx.Done():
-			return a.ctx.Err()
+		// As in onJoined, when the task before this one brought a checkpoint to its timeout.
+		if err := a.resumed(); err != nil {
+			return err
 		}
 		in.tasks = in.tasks[1:]
 		if err := a.takeIn(t); err != nil {

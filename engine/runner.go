@@ -346,7 +346,7 @@ func (r *Runner) tidy(ctx context.Context) <-chan time.Time {
 // of work the end of the patience with it.
 func (r *Runner) attempt(stop, work context.Context, n int, asg Assignment) error {
 	ctx, cancel := context.WithCancelCause(work)
-	a := &attempt{r: r, par: parallelismOf(r.plan, r.cfg), flow: &flow{}, wholes: &wholes{always: r.cfg.FullSnapshots, sync: r.cfg.SyncSnapshots}, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: &step{over: closed, done: true}, resuming: closed, discarded: closed, merge: mergeState{full: r.merged, bad: r.unmerged},
+	a := &attempt{r: r, par: parallelismOf(r.plan, r.cfg), flow: &flow{}, wholes: &wholes{always: r.cfg.FullSnapshots, sync: r.cfg.SyncSnapshots}, number: n, asg: asg, ctx: ctx, cancel: cancel, stop: stop, began: time.Now(), events: make(chan event, 64), released: &step{over: closed}, resuming: &step{over: closed}, discarded: closed, merge: mergeState{full: r.merged, bad: r.unmerged},
 		kept: r.kept, lastID: r.lastID, joined: make(chan *intake, 1), left: map[element.TopicPartition]uint64{}, feed: newFeeder(nil)}
 	if r.plan.HasExchange() {
 		a.brake = &brake{}

@@ -135,7 +135,7 @@ func TestTasksHearOfAllCheckpointsThatAreGivenUp(t *testing.T) {
 	w := newWorld(t, 1)
 	h := newHearing(t, 0)
 	a := &attempt{r: &Runner{lis: &Listener{}}, ctx: t.Context(), order: []element.TaskID{h.id}, tasks: map[element.TaskID]*owned{h.id: {task: h.task}},
-		sink: &worldSink{w: w, m: w.member}, released: &step{over: closed, done: true}}
+		sink: &worldSink{w: w, m: w.member}, released: &step{over: closed}}
 	a.abandon(checkpoint.Abandon{IDs: []element.CheckpointID{7, 8, 9}})
 	a.wg.Wait()
 	it, ok := h.inbox.tryPopNotice()
