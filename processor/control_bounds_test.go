@@ -136,7 +136,11 @@ func TestStartsAndCommandsWhileTheCoordinatorIsDown(t *testing.T) {
 	require.Len(t, out.Replies, 1)
 	_, err = PlanReset(t.Context(), app, without())
 	require.Equal(t, fault.GroupActive, fault.CodeOf(err), "%v", err)
+	leaveOpen(t, b, "of-somebody", app)
 	long := cfg
+	long.ClientOptions = []kgo.Opt{refusing(tb.Brokers[fake.CoordinatorFor(app)], time.Now().Add(2500*time.Millisecond))}
+	_, err = HangingTransactions(t.Context(), countPlan(t, app), long, false)
+	require.NoError(t, err)
 	long.ClientOptions = []kgo.Opt{refusing(tb.Brokers[fake.CoordinatorFor(app)], time.Now().Add(time.Hour))}
 	_, err = SendAll(t.Context(), app, long, Send{Command: CheckpointCommand, Timeout: time.Second})
 	require.Equal(t, fault.NotRunning, fault.CodeOf(err), "other brokers answer: %v", err)

@@ -120,9 +120,14 @@ func HangingTransactions(ctx context.Context, plan *topology.Plan, cfg Config, e
 	if err := kafka.Reach(ctx, conn); err != nil {
 		return nil, err
 	}
-	f, err := hanging.Find(ctx, cl, plan.Application, outputTopics(plan))
-	for tries := 1; tries < hangingTries && err == nil && len(f.Unsure) > 0 && sleep(ctx, hangingRetry) == nil; tries++ {
+	var f hanging.Findings
+	find := func(ctx context.Context) (err error) {
 		f, err = hanging.Find(ctx, cl, plan.Application, outputTopics(plan))
+		return err
+	}
+	err = kafka.Again(ctx, cl, find)
+	for tries := 1; tries < hangingTries && err == nil && len(f.Unsure) > 0 && sleep(ctx, hangingRetry) == nil; tries++ {
+		err = kafka.Again(ctx, cl, find)
 	}
 	if err == nil {
 		err = f.Denied
@@ -131,7 +136,11 @@ func HangingTransactions(ctx context.Context, plan *topology.Plan, cfg Config, e
 		return nil, kafka.Classify(err, "look for hanging transactions")
 	}
 	found := append(f.Hanging, f.Unsure...)
-	decisions, err := hanging.Decisions(ctx, cl, found)
+	var decisions []hanging.Decision
+	err = kafka.Again(ctx, cl, func(ctx context.Context) (err error) {
+		decisions, err = hanging.Decisions(ctx, cl, found)
+		return err
+	})
 	if err != nil {
 		return nil, kafka.Classify(err, "look what was decided about hanging transactions")
 	}

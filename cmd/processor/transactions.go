@@ -32,8 +32,11 @@ partition that has no leader at that moment. What is listed is certain, also whi
 transactional id: no coordinator knows its producer.
 
 DECISION is what the coordinator decided, from the brokers' transaction log; it is unknown where the log does not have it any
-more. --end writes the lost markers accordingly. Do not use kafka-transactions.sh abort instead for one that was decided to
-commit: its output would be lost, and the offsets, where their marker was not, would stay committed.
+more, or where nothing was decided, as for records that were written by a transaction which no coordinator had begun. --end
+writes the lost markers accordingly, and none where the decision is unknown. Do not use kafka-transactions.sh abort instead
+for one that was decided to commit: its output would be lost, and the offsets, where their marker was not, would stay
+committed. It is the way out where the decision is unknown, if kafka-transactions.sh describe shows that the transactional id
+has no transaction under way: of what may have been committed elsewhere this partition then lacks its part.
 
 The user needs READ of the topics, of __consumer_offsets and of __transaction_state, and for --end CLUSTER_ACTION.
 
@@ -74,7 +77,7 @@ Exit code 0: there is none, or all have been ended. 1: some hang.`,
 
 // stillHanging is the error that tells of those that were not ended.
 func stillHanging(found []processor.HangingTransaction) error {
-	left, why := 0, "--end ends them"
+	left, why := 0, "--end ends those of which the decision is known"
 	for _, t := range found {
 		if !t.Ended {
 			left++
