@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
@@ -24,7 +25,8 @@ import (
 //	of a process that was killed                      -> as above, at the first attempt of the next process
 //
 // That a checkpoint without a Permit may go at once needs no broker: its handle is made with the commit, and has not left
-// this process. Those that follow it in its chain were given up with it.
+// this process. Those that follow it in its chain were given up with it. Its savepoints go with it: who asked for them is told
+// that there are none, or gets those of the next one.
 
 // cleanFailed removes what failed checkpoints have left, now that the group's word is known. Without transactions a commit
 // that is on its way may still arrive: what failed without a refusal is left to Clean, after the next one that succeeds, and what
@@ -76,7 +78,12 @@ func (a *attempt) discard(p *pending) {
 	if _, err := a.r.ports.Checkpoints.Discard(ctx, p.name); err != nil {
 		a.r.lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("remove the files of checkpoint %s, which was given up: %w", p.name, err))
 	}
+	for _, s := range p.cut {
+		if err := a.r.ports.DisposeSavepoint(ctx, s.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			a.r.lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("remove savepoint %s of checkpoint %s, which was given up: %w", s.Path, p.name, err))
+		}
+	}
 }
 
-// discardTimeout bounds the removal of the files of one checkpoint.
+// discardTimeout bounds the removal of the files of one checkpoint and its savepoints.
 const discardTimeout = 5 * time.Second

@@ -22,7 +22,7 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
-// withFrom adds what opens and deletes savepoints to start from.
+// withFrom adds what opens savepoints to start from.
 func withFrom(p Ports) Ports {
 	var opened atomic.Int64
 	p = withSavepoints(p, &opened)
@@ -36,7 +36,6 @@ func withFrom(p Ports) Ports {
 		}
 		return openSavepoint{s}, s.Ref, nil
 	}
-	p.DisposeSavepoint = snapshot.DisposeSavepoint
 	return p
 }
 

@@ -24,6 +24,7 @@ type pending struct {
 	acks       map[element.TaskID]taskAck
 	wanted     []string // names of the requests for a savepoint that it serves
 	savepoints map[string]savepointResult
+	cut        []snapshot.SavepointRef // that are written; the worker sets it, and it is read when the writers have ended
 	last       bool                    // the final one
 	renewed    map[element.TaskID]int  // tasks of which it has the whole state in place of their chains, and how long those were
 	firsts     map[element.TaskID]bool // tasks that were read in from others, of which it has the whole state since there is no chain

@@ -239,14 +239,15 @@ type Ports struct {
 	// OthersHave gives the partitions that the group has given to its other members, none while it is being shared out. It may
 	// be nil, for a bounded run that ends whatever others have; it is asked when all inputs of this instance have ended.
 	OthersHave func(ctx context.Context) ([]element.TopicPartition, error)
-	// WriteSavepoint writes a savepoint into a directory; OpenSavepoint opens one that was written.
-	WriteSavepoint func(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error)
-	OpenSavepoint  func(ctx context.Context, ref snapshot.SavepointRef) (Savepoint, error) // refuses one with another digest
-	// OpenFrom opens the directory of a savepoint to start from, which fs.ErrNotExist says is not there; DisposeSavepoint
-	// deletes it. They are not needed without Config.From.
-	OpenFrom         func(ctx context.Context, path string) (Savepoint, snapshot.SavepointRef, error)
+	// WriteSavepoint writes a savepoint into a directory; OpenSavepoint opens one that was written; DisposeSavepoint deletes
+	// one, which fs.ErrNotExist says is not there.
+	WriteSavepoint   func(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error)
+	OpenSavepoint    func(ctx context.Context, ref snapshot.SavepointRef) (Savepoint, error) // refuses one with another digest
 	DisposeSavepoint func(ctx context.Context, path string) error
-	NewSource        func(positions []element.Position) (Source, error)
-	NewSink          func() (Sink, error)
-	NewState         func(task element.TaskID) State
+	// OpenFrom opens the directory of a savepoint to start from, which fs.ErrNotExist says is not there. It is not needed
+	// without Config.From.
+	OpenFrom  func(ctx context.Context, path string) (Savepoint, snapshot.SavepointRef, error)
+	NewSource func(positions []element.Position) (Source, error)
+	NewSink   func() (Sink, error)
+	NewState  func(task element.TaskID) State
 }

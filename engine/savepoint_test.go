@@ -23,7 +23,7 @@ type openSavepoint struct{ *snapshot.Savepoint }
 
 func (s openSavepoint) Contents() *snapshot.Root { return s.Root }
 
-// withSavepoints adds what reads and writes savepoints; opened counts those that are opened.
+// withSavepoints adds what reads, writes and deletes savepoints; opened counts those that are opened.
 func withSavepoints(p Ports, opened *atomic.Int64) Ports {
 	p.WriteSavepoint = func(ctx context.Context, dir string, head snapshot.SavepointHead, tasks []snapshot.SavepointTask) (snapshot.SavepointRef, error) {
 		return snapshot.WriteSavepoint(ctx, snapshot.SavepointConfig{Dir: dir}, head, tasks)
@@ -36,6 +36,7 @@ func withSavepoints(p Ports, opened *atomic.Int64) Ports {
 		}
 		return openSavepoint{s}, nil
 	}
+	p.DisposeSavepoint = snapshot.DisposeSavepoint
 	return p
 }
 

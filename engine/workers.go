@@ -78,6 +78,11 @@ func (a *attempt) persist(id element.CheckpointID) {
 			return e
 		}
 		e.savepoints = cut(ctx)
+		for _, s := range e.savepoints {
+			if s.err == nil && !slices.Contains(p.cut, s.ref) {
+				p.cut = append(p.cut, s.ref)
+			}
+		}
 		for i, w := range written {
 			e.runs[deltas[i].Task] = w
 			e.count(w.Run)
