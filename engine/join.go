@@ -142,7 +142,7 @@ func (a *attempt) takeAllIn(in *intake) error {
 		}
 		early = early || t.fresh || t.imported
 	}
-	if early {
+	if early || a.crowded() {
 		if err := a.execute(a.co.RequestCheckpoint(a.now(), checkpoint.Early)); err != nil {
 			return err
 		}

@@ -67,6 +67,10 @@ func (a *attempt) loop() error {
 			a.houseQuiet()
 		case <-a.patience:
 			actions = a.drainedLoop(true)
+		case <-a.retry:
+			if a.retry = nil; a.crowded() {
+				actions = a.co.RequestCheckpoint(a.now(), checkpoint.Early)
+			}
 		case <-drain:
 			drain = nil
 			// The source stops first, so that the last barrier has an end to stand behind; evDrained goes on.
@@ -307,4 +311,22 @@ func (a *attempt) abandon(act checkpoint.Abandon) {
 	if a.r.lis.CheckpointAbandoned != nil {
 		a.r.lis.CheckpointAbandoned(act.IDs, act.Reason, act.Err)
 	}
+	if a.retry == nil {
+		a.retry = time.After(crowdedPause)
+	}
+}
+
+// crowdedPause is between a checkpoint that was given up and the next one, where tasks stand for it. One that fails at once again
+// and again must cost little.
+const crowdedPause = time.Second
+
+// crowded says that a task holds so much that it takes nothing before the next commit. It asked for a checkpoint when it had half
+// of that, and asks no more: that one may have been given up, or its share may have become smaller since.
+func (a *attempt) crowded() bool {
+	for _, t := range a.tasks {
+		if t.stats.uncommitted.Load() > 2*t.limit.Load() {
+			return true
+		}
+	}
+	return false
 }

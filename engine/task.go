@@ -162,7 +162,7 @@ func (t *task) notice(it item) error {
 		return t.endBatch()
 	case !it.abandoned.empty():
 		t.state.Abandon(it.abandoned.first)
-		t.unwritten = 0
+		t.unwritten, t.asked = 0, false // its barrier may not have come
 		if t.in != nil {
 			return t.in.abandoned(t, it.abandoned)
 		}

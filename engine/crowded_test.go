@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/topology"
+)
+
+// Tasks that hold more than may be uncommitted take nothing before the next commit. When the checkpoint for it fails and that is
+// tolerated, the next one does not wait for the interval, which may be an hour.
+func TestWhatStandsForACheckpointThatFailedDoesNotStandForTheInterval(t *testing.T) {
+	for kind, plan := range map[string]*topology.Plan{"chained": countPlan(t), "exchange": exchangePlan(t, 2)} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			var calls, abandoned atomic.Int64
+			w.wrap = func(c Checkpoints) Checkpoints {
+				return failingPersist{c, func() bool { return calls.Add(1) <= 2 }}
+			}
+			cfg := w.config()
+			cfg.Interval, cfg.UncommittedLimit, cfg.TolerableFailures = time.Hour, 1, 3
+			stop := w.startPlan(plan, cfg, w.ports(), &Listener{
+				CheckpointAbandoned: func([]element.CheckpointID, checkpoint.FailureReason, error) { abandoned.Add(1) },
+			})
+			w.produce(200, 7)
+			w.caughtUp()
+			require.EqualValues(t, 2, abandoned.Load())
+			require.NoError(t, stop())
+			w.exact()
+		})
+	}
+}
+
+// The share of each becomes smaller when tasks join. One that holds twice its new share takes nothing any more, and so would not
+// ask for the checkpoint that it stands for.
+func TestATaskWhoseShareHasShrunkIsCrowded(t *testing.T) {
+	a := &attempt{r: &Runner{cfg: Config{UncommittedLimit: 1000}}, tasks: map[element.TaskID]*owned{}}
+	for p := range int32(4) {
+		a.tasks[element.TaskID{Source: "in", Partition: p}] = &owned{task: &task{stats: &taskStats{}}}
+		a.tasks[element.TaskID{Source: "in"}].stats.uncommitted.Store(900)
+		a.share()
+		require.Equal(t, p > 1, a.crowded(), "each may have %d", 1000/(p+1))
+	}
+}
