@@ -47,7 +47,7 @@ func TestTheSavepointOfAGivenUpCheckpointGoes(t *testing.T) {
 	require.NoError(t, err)
 	w.produce(100, 7)
 	stop := w.run(r)
-	w.checkpointed(r)
+	w.checkpointed(r, 100)
 	slow.Store(true)
 	ref, err := r.Savepoint(t.Context(), "r1", dir)
 	require.NoError(t, err)
@@ -62,11 +62,10 @@ func TestTheSavepointOfAGivenUpCheckpointGoes(t *testing.T) {
 	w.exact()
 }
 
-// checkpointed waits until all is committed that has been produced.
-func (w *world) checkpointed(r *Runner) {
+// checkpointed takes checkpoints until there is an output for each of so many inputs.
+func (w *world) checkpointed(r *Runner, inputs int) {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool { _, _, err := r.Checkpoint(w.t.Context()); return err == nil }, 5*time.Second, time.Millisecond)
-	w.caughtUp()
+	require.Eventually(w.t, func() bool { _, _, _ = r.Checkpoint(w.t.Context()); return w.done() == inputs }, 8*time.Second, time.Millisecond)
 }
 
 // Nor does it stay where the attempt ends with the checkpoint: who asked for it is told that there is none.
@@ -83,7 +82,7 @@ func TestTheSavepointOfAnAttemptThatEndsGoes(t *testing.T) {
 		require.NoError(t, err)
 		w.produce(100, 7)
 		stop := w.run(r)
-		w.checkpointed(r)
+		w.checkpointed(r, 100)
 		sick.Store(true)
 		if final {
 			wait, werr := r.StopWithSavepoint(t.Context(), "r1", dir)
