@@ -124,8 +124,8 @@ func (a *attempt) run() error {
 		return err
 	}
 	a.r.policy.Running(a.now())
-	a.r.live(Running, a.number, nil)
 	a.r.running.Store(a)
+	a.r.live(Running, a.number, nil)
 	a.mergeAtStart()
 	if a.r.granted.Load() {
 		a.seeToClaim()
@@ -289,6 +289,7 @@ func (a *attempt) now() time.Duration { return time.Since(a.r.start) }
 // tearDown ends everything that the attempt started and waits for it, aborts the open transaction and keeps the state
 // whose last commit is known. What was frozen or changed after that commit is rolled back by the next attempt.
 func (a *attempt) tearDown() {
+	a.r.live(Ending, a.number, nil)
 	a.r.running.Store(nil)
 	a.cancel(errAttemptOver)
 	if a.sink != nil {

@@ -22,6 +22,7 @@ const (
 	StandingBy RunState = "standing-by" // it has no partitions, or not all that it needs
 	Restoring  RunState = "restoring"   // an attempt has begun and does not process yet
 	Running    RunState = "running"
+	Ending     RunState = "ending"  // an attempt is over, and what it began is put away
 	Waiting    RunState = "waiting" // between a failed attempt and the next one
 	Ended      RunState = "ended"
 )
@@ -38,6 +39,8 @@ type Status struct {
 	// Since is when State began, and Cause the error that ended the last failed attempt, nil when there is none.
 	Since time.Time
 	Cause error
+	// Told: the attempt that runs has told what follows. Without it nothing is known of that, also while State is Running.
+	Told bool
 	// Tasks and Checkpoints are those of the attempt that runs; Last is its newest committed checkpoint.
 	Tasks       []TaskStatus
 	Checkpoints checkpoint.Stats
@@ -74,10 +77,9 @@ func (r *Runner) live(state RunState, attempt int, cause error) {
 
 // Status tells what the runner does. It may be called from any goroutine.
 func (r *Runner) Status(ctx context.Context) (Status, error) {
-	l := r.life.Load()
-	s := Status{State: l.state, Attempt: l.attempt, Since: l.since, Cause: l.cause, Restarts: l.restarts, History: l.history, Began: r.start}
+	s := Status{Began: r.start}
 	err := r.ask(ctx, func(a *attempt) error {
-		s.Checkpoints, s.Last = a.co.Stats(), a.last
+		s.Told, s.Checkpoints, s.Last = true, a.co.Stats(), a.last
 		for _, id := range a.order {
 			t := a.tasks[id]
 			ts := TaskStatus{ID: id, Records: t.stats.records.Load(), Emitted: t.stats.emitted.Load(), Skipped: t.stats.skipped.Load(), StateBytes: t.committed.RunBytes(), Uncommitted: t.stats.uncommitted.Load(), Ended: t.over}
@@ -91,6 +93,8 @@ func (r *Runner) Status(ctx context.Context) (Status, error) {
 	if errors.Is(err, errNoAttempt) {
 		err = nil
 	}
+	l := r.life.Load() // behind the question: one that has ended without an answer is not Running any more
+	s.State, s.Attempt, s.Since, s.Cause, s.Restarts, s.History = l.state, l.attempt, l.since, l.cause, l.restarts, l.history
 	return s, err
 }
 

@@ -161,6 +161,8 @@ func (o *operations) Ready(ctx context.Context) (string, bool) {
 		return fmt.Sprintf("processing, attempt %d for %s", st.Attempt, since), true
 	case engine.Restoring:
 		return fmt.Sprintf("restoring the state, attempt %d for %s", st.Attempt, since), false
+	case engine.Ending:
+		return fmt.Sprintf("putting away what attempt %d began, for %s", st.Attempt, since), false
 	case engine.Waiting:
 		return fmt.Sprintf("attempt %d failed, another one follows: %v", st.Attempt, st.Cause), false
 	case engine.StandingBy:

@@ -208,7 +208,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	st := m.s.ops.status(ctx, r)
-	for _, state := range []engine.RunState{engine.StandingBy, engine.Restoring, engine.Running, engine.Waiting, engine.Ended} {
+	for _, state := range []engine.RunState{engine.StandingBy, engine.Restoring, engine.Running, engine.Ending, engine.Waiting, engine.Ended} {
 		gauge(out, descState, oneIf(st.State == state), string(state))
 	}
 	counter(out, descRestarts, float64(st.Restarts))
@@ -282,8 +282,8 @@ func (m *metrics) collectTasks(out chan<- prometheus.Metric, st engine.Status) {
 		gauge(out, descStored, float64(t.StateBytes), labels...)
 		gauge(out, descUncommit, float64(t.Uncommitted), labels...)
 	}
-	if st.State != engine.Running {
-		return // the tasks come back with the next attempt, and their counters go on
+	if !st.Told {
+		return // the tasks come back, with the next scrape or attempt, and their counters go on
 	}
 	for id, c := range m.seen {
 		if c.tick != m.tick {

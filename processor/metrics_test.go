@@ -41,6 +41,50 @@ func TestCommitsOfOffsetsAreNoCheckpoints(t *testing.T) {
 	}
 }
 
+// ofTasks gathers the metrics of tasks alone.
+type ofTasks struct {
+	*metrics
+	st engine.Status
+}
+
+func (o ofTasks) Collect(out chan<- prometheus.Metric) { o.collectTasks(out, o.st) }
+
+// recordsIn scrapes while the engine says so much, and gives the records that tasks have taken, by partition.
+func recordsIn(t *testing.T, m *metrics, st engine.Status) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(ofTasks{m, st})
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, v := range f.GetMetric() {
+			if f.GetName() == metricsPrefix+"num_records_in" {
+				got[v.GetLabel()[0].GetValue()] = v.GetCounter().GetValue()
+			}
+		}
+	}
+	return got
+}
+
+// TestCountersGoOnWhenTheEngineDoesNotAnswer: one that is busy, or puts an attempt away, tells of no tasks. That takes nothing
+// away from their counters, and a task that it no longer tells of is gone.
+func TestCountersGoOnWhenTheEngineDoesNotAnswer(t *testing.T) {
+	m := newMetrics(&service{})
+	told := func(records ...int64) engine.Status {
+		st := engine.Status{State: engine.Running, Told: true}
+		for p, n := range records {
+			st.Tasks = append(st.Tasks, engine.TaskStatus{ID: element.TaskID{Source: "orders", Partition: int32(p)}, Records: n})
+		}
+		return st
+	}
+	require.Equal(t, map[string]float64{"0": 1000, "1": 7}, recordsIn(t, m, told(1000, 7)))
+	require.Empty(t, recordsIn(t, m, engine.Status{State: engine.Running}))
+	require.Empty(t, recordsIn(t, m, engine.Status{State: engine.Ending}))
+	require.Equal(t, map[string]float64{"0": 1010}, recordsIn(t, m, told(10)))
+	require.Equal(t, map[string]float64{"0": 1011, "1": 2}, recordsIn(t, m, told(11, 2)), "another task of that name")
+}
+
 // ofOutflow gathers the metrics of the outflow alone.
 type ofOutflow struct{ *metrics }
 
