@@ -2,6 +2,7 @@ package engine
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -41,10 +42,15 @@ func topicsPlan(t *testing.T, exchange bool, topics ...string) *topology.Plan {
 
 // refusedStart is the error of a start that is refused.
 func (w *world) refusedStart(plan *topology.Plan, cfg Config) error {
+	return w.refusedAs(fault.HandleMismatch, plan, cfg)
+}
+
+func (w *world) refusedAs(code fault.Code, plan *topology.Plan, cfg Config) error {
+	w.t.Helper()
 	r, err := New(plan, cfg, withFrom(w.ports()), nil)
 	require.NoError(w.t, err)
 	err = r.Run(w.t.Context())
-	require.Equal(w.t, fault.HandleMismatch, fault.CodeOf(err), "%v", err)
+	require.Equal(w.t, code, fault.CodeOf(err), "%v", err)
 	return err
 }
 
@@ -166,4 +172,43 @@ func TestATopicIsTakenOutAndComesBackWithoutOffset(t *testing.T) {
 	stop := w.startPlan(plan, w.config(), w.ports(), nil)
 	w.caughtUp()
 	require.NoError(t, stop())
+}
+
+// TestAllSourcesAreReplaced: what the stages have goes on request only. It is said, and once it is granted the start after a crash
+// needs no request any more.
+func TestAllSourcesAreReplaced(t *testing.T) {
+	for _, disabled := range []bool{false, true} {
+		w := newWorld(t, 2)
+		w.more = 1
+		w.without(topicsPlan(t, true, "in"))
+		w.assign(0)
+		w.mu.Lock()
+		w.gain(slices.Values([]int32{1}))
+		w.mu.Unlock()
+		begun := w.committed[tp(0)]
+		plan, cfg := topicsPlan(t, true, "more"), w.config()
+		cfg.NoSnapshots = disabled
+		require.ErrorContains(t, w.refusedAs(fault.StateMismatch, plan, cfg), "holds state count/aggregate of it, and nothing of what the topology reads now; give the topology one of its sources back (in), beside the others")
+		require.Equal(t, map[element.TopicPartition]Committed{tp(0): begun}, w.committed)
+
+		cfg.AllowDropped = true
+		w.endsEarly(plan, cfg)
+		then, err := snapshot.ParseHandle(begun.Metadata)
+		require.NoError(t, err)
+		h, err := snapshot.ParseHandle(w.committed[w.at(1)].Metadata)
+		require.NoError(t, err)
+		require.NotEqual(t, snapshot.HandleCheckpoint, h.Kind)
+		require.GreaterOrEqual(t, h.Root.Name.ID, then.Root.Name.ID)
+		cfg.AllowDropped = false
+		for range 2 {
+			stop := w.startPlan(plan, cfg, w.ports(), nil)
+			w.produce(20, 8)
+			require.Eventually(t, func() bool {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w.committed[w.at(1)].Offset == int64(len(w.logs[1]))
+			}, 10*time.Second, time.Millisecond)
+			require.NoError(t, stop())
+		}
+	}
 }

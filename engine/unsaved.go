@@ -69,7 +69,7 @@ func (in *intake) forget(input *snapshot.ResolveInput) ([]snapshot.HeldState, er
 // above lists the tasks without a committed offset that the store knows. Those of them that begin anew commit their start with an
 // id as high as any in the store: after a crash a lower one would be refused as one that went back.
 func (in *intake) above(input *snapshot.ResolveInput) []snapshot.HeldState {
-	for _, info := range input.Stored {
+	for _, info := range slices.Concat(input.Stored, input.Listing) {
 		in.lastID = max(in.lastID, info.Ref.Name.ID)
 	}
 	forgotten := input.Forgotten()

@@ -27,7 +27,7 @@
 //	    was asked, behind the listings, and not while it cannot be (decide), or while one of its handles cannot be read.
 //	I7  Resolve starts a task empty only when a handle says so, or when neither the group nor the store knows what
 //	    it reads, whatever its source was called; or where a topic without state of its own was absent (mixture.go), and on
-//	    request where such a topic has lost its offset or a topic was created anew. Everything else that does not match is
+//	    request where such a topic has lost its offset, a topic was created anew or all sources were replaced (replaced.go). Everything else that does not match is
 //	    refused with a reason. Recover, asked explicitly, starts refused
 //	    tasks from the newest checkpoint that is whole and known to be committed, never from an unconfirmed one.
 //	I8  Checkpoint ids are compared only within the history of what one task reads, where they grow whichever instance it lives on,
@@ -60,7 +60,7 @@
 // Files: names.go names and paths, errors.go with broken_linux.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
 // list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (whose checkpoints follow each other),
-// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go, mixture.go, setback.go, renamed.go, unsaved.go and refusal.go, recover.go, savepoint.go with
+// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go, mixture.go, replaced.go, setback.go, renamed.go, unsaved.go and refusal.go, recover.go, savepoint.go with
 // savepointcodec.go, savepointread.go, savepointparts.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
 // remove.go (all of an application).
 package snapshot

@@ -175,7 +175,8 @@ func (c *recovery) beyond(to *RootInfo, p element.Position) (*RootInfo, int64) {
 
 func (e *TaskEntry) hasState() bool { return len(e.Runs) > 0 || len(e.InFlight) > 0 }
 
-// leftBehind lists what is let go of tasks that were absent: that of older roots.
+// leftBehind lists what is let go of tasks that were absent: that of older roots. Where all that is read was absent, it is that of
+// the newest one.
 func (in *ResolveInput) leftBehind(decisions map[element.TaskID]Decision) (out []DroppedStage) {
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
@@ -200,6 +201,9 @@ func (in *ResolveInput) leftBehind(decisions map[element.TaskID]Decision) (out [
 		}
 		out[k].Subtasks++
 		out[k].add(e)
+	}
+	if info := in.replaced(); info != nil {
+		out = append(out, info.Root.stagesWhere(info.Ref, (*TaskEntry).hasState)...)
 	}
 	return out
 }

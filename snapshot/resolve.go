@@ -200,6 +200,9 @@ func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
 		refused = in.takeBack(out)
 	}
 	if len(refused) == 0 {
+		refused = in.refuseReplaced()
+	}
+	if len(refused) == 0 {
 		refused = in.resolveStages(Restore, out)
 	}
 	if err := refusal(refused); err != nil {

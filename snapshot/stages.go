@@ -134,14 +134,21 @@ func restoredRoots(decisions map[element.TaskID]Decision) []RootRef {
 // gone lists the stages that a root holds something of and the plan does not have: of exchanges, and of sources when these are
 // known. That one has an exchange's name now is a matter of checkStage.
 func (in *ResolveInput) gone(ref RootRef, root *Root) []DroppedStage {
-	var out []DroppedStage
-	for i := range root.Tasks {
-		e := &root.Tasks[i]
+	return root.stagesWhere(ref, func(e *TaskEntry) bool {
 		planned := slices.ContainsFunc(in.Stages, func(s StageFacts) bool { return s.Name == e.Task.Source })
 		if e.Parallelism == 0 {
 			planned = planned || in.Sources == nil || e.planned(in.Sources)
 		}
-		if planned || (len(e.States) == 0 && len(e.InFlight) == 0) {
+		return !planned && (len(e.States) > 0 || len(e.InFlight) > 0)
+	})
+}
+
+// stagesWhere sums up, by stage, what a root has of some tasks.
+func (r *Root) stagesWhere(ref RootRef, is func(*TaskEntry) bool) []DroppedStage {
+	var out []DroppedStage
+	for i := range r.Tasks {
+		e := &r.Tasks[i]
+		if !is(e) {
 			continue
 		}
 		n := len(out)
@@ -156,6 +163,19 @@ func (in *ResolveInput) gone(ref RootRef, root *Root) []DroppedStage {
 		d.add(e)
 	}
 	return out
+}
+
+// reasonFor says why a start that is not to let it go is refused, and what would go.
+func (d *DroppedStage) reasonFor() (reason Reason, what string) {
+	records := fmt.Sprintf("%d records in flight", d.InFlight)
+	switch state := "state " + strings.Join(d.States, ", "); {
+	case len(d.States) == 0:
+		return ReasonInFlight, records
+	case d.InFlight > 0:
+		return ReasonStateDropped, state + " and " + records
+	default:
+		return ReasonStateDropped, state
+	}
 }
 
 // add counts in what the root has of a task.
@@ -214,13 +234,7 @@ func (in *ResolveInput) refuseGone(refs []RootRef) []Refusal {
 	}
 	for _, ref := range refs {
 		for _, d := range in.gone(ref, in.Roots[ref].Root) {
-			reason, what := ReasonStateDropped, "state "+strings.Join(d.States, ", ")
-			switch {
-			case len(d.States) == 0:
-				reason, what = ReasonInFlight, fmt.Sprintf("%d records in flight", d.InFlight)
-			case d.InFlight > 0:
-				what += fmt.Sprintf(" and %d records in flight", d.InFlight)
-			}
+			reason, what := d.reasonFor()
 			instead := "the topology has no such exchange; restore the exchange or its name"
 			if in.Roots[ref].Root.stage(d.Stage)[0].Parallelism == 0 {
 				instead = insteadOf(d.Stage, in.Sources)

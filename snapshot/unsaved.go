@@ -95,7 +95,8 @@ func (h *HeldState) addStates(e *TaskEntry) {
 	}
 }
 
-// Forgotten lists what Stored has of tasks without a committed offset, by the newest root that holds each, sorted by root.
+// Forgotten lists what Stored has of tasks without a committed offset, by the newest root that holds each, sorted by root, and
+// what it has of an application all of whose sources were replaced.
 func (in *ResolveInput) Forgotten() (out []HeldState) {
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
@@ -115,6 +116,13 @@ func (in *ResolveInput) Forgotten() (out []HeldState) {
 		if h.Tasks = append(h.Tasks, t.Task); info.Root != nil {
 			h.addStates(info.Root.entryOf(t))
 		}
+	}
+	if info := in.replaced(); info != nil {
+		h := HeldState{Root: info.Ref, Forgotten: true}
+		for i := range info.Root.Tasks {
+			h.add(&info.Root.Tasks[i])
+		}
+		out = append(out, h)
 	}
 	slices.SortFunc(out, func(a, b HeldState) int { return cmp.Compare(a.Root.Path, b.Root.Path) })
 	for i := range out {

@@ -1,0 +1,102 @@
+package snapshot
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
+)
+
+// fresh adds a task that nobody has read yet, or, by a handle without state, not further than its start.
+func (h *pastRoots) fresh(p reads, begun bool) {
+	f := InputFacts{TopicPartition: p.position().TopicPartition, TopicID: p.position().TopicID, Partitions: 1}
+	if begun {
+		f = factsOf(h.t, p.position(), RootRef{Name: nameOf(0, 1)}, &h.in, HandleEmpty)
+	}
+	h.in.Tasks = append(h.in.Tasks, TaskFacts{Task: p.task(), Inputs: []InputFacts{f}})
+}
+
+// full gives the subtasks of a root state.
+func (h *pastRoots) full(ref RootRef) RootInfo {
+	root := h.in.Roots[ref].Root
+	for i := range root.Tasks {
+		if e := &root.Tasks[i]; e.Parallelism > 0 {
+			e.States, e.Runs = counts, []RunRef{{To: root.Name.ID, Full: true, Entries: 1}}
+		}
+	}
+	h.in.States[byUser.Name] = counts
+	return RootInfo{Ref: ref, Root: root, Committed: true, Marked: true}
+}
+
+func TestSourcesThatAreAllReplaced(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		h := newPast(t)
+		before, current := h.full(h.root(20, 2, reads{topic: "a", at: 200})), h.full(h.root(21, 2, reads{topic: "a", at: 210}))
+		h.in.Roots = nil // no handle names them
+		h.fresh(reads{topic: "c"}, begun)
+		if h.in.Listing = []RootInfo{before, current}; !begun {
+			h.in.Stored = h.in.Listing
+		}
+		_, err := Resolve(h.in)
+		require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+		for _, words := range []string{"stage " + byUser.Name + ": checkpoint 21-", "holds state totals/acc, last/seen of it", "sources back (x.a)", "--allow-dropped-state", "another application name"} {
+			require.ErrorContains(t, err, words)
+		}
+		h.in.DropStates = true
+		d, err := Resolve(h.in)
+		require.NoError(t, err)
+		require.Equal(t, StartEmpty, d[subtask(1)].Kind)
+		require.Equal(t, []DroppedStage{{Stage: byUser.Name, Root: current.Ref, Subtasks: 2, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d))
+		require.Equal(t, current.Ref, h.in.Forgotten()[0].Root)
+	}
+}
+
+// One that was out comes back in place of all others: its own checkpoint is an old one.
+func TestATopicThatComesBackInPlaceOfTheOthers(t *testing.T) {
+	b := reads{topic: "b", at: 7}
+	h := newPast(t)
+	left := h.root(1, 2, reads{topic: "a", at: 10}, b)
+	current := h.full(h.root(21, 2, reads{topic: "a", at: 210}))
+	delete(h.in.Roots, current.Ref)
+	h.full(left)
+	h.stands(left, b)
+	h.in.Listing = []RootInfo{current}
+	_, err := Resolve(h.in)
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "checkpoint 21-")
+	h.in.DropStates = true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, left, d[b.task()].Root)
+}
+
+// What is not to be noticed: nothing is held, nothing is known to be committed, it is another cluster's, a source stayed, or the
+// application has gone on without it.
+func TestWhatLooksLikeSourcesThatAreAllReplaced(t *testing.T) {
+	a, c := reads{topic: "a", at: 210}, reads{topic: "c"}
+	for name, change := range map[string]func(h *pastRoots, info *RootInfo){
+		"nothing held": func(_ *pastRoots, info *RootInfo) {
+			for i := range info.Root.Tasks {
+				info.Root.Tasks[i].Runs = nil
+			}
+		},
+		"not committed":   func(_ *pastRoots, info *RootInfo) { info.Committed = false },
+		"another cluster": func(_ *pastRoots, info *RootInfo) { info.Root.ClusterID = "cluster-2" },
+		"one stayed":      func(h *pastRoots, info *RootInfo) { h.stands(info.Ref, a) },
+		"gone on": func(h *pastRoots, _ *RootInfo) {
+			h.stands(h.root(22, 2, reads{topic: "d", at: 1}), reads{topic: "d", at: 1})
+		},
+		"no exchange": func(h *pastRoots, _ *RootInfo) { h.in.Stages = nil },
+	} {
+		h := newPast(t)
+		info := h.full(h.root(21, 2, a))
+		h.fresh(c, false)
+		change(h, &info)
+		h.in.Stored = []RootInfo{info}
+		d, err := Resolve(h.in)
+		require.NoError(t, err, name)
+		require.Equal(t, Fresh, d[element.TaskID{Source: "x.c"}].Kind, name)
+	}
+}
