@@ -22,13 +22,13 @@ var comparing = []expr.Option{
 	expr.Function("$sortBy", sortedPairs, new(func([]any) []any), new(func([]any, string) []any)),
 }
 
-// comparison patches the comparisons with an object or a list that is written out, and `in` unless the left side is
-// known to be a text, a number or a boolean. The language finds nothing (missing or null) where the empty text is, and fails
-// for a number in a list of texts.
+// comparison patches the comparisons with an object or a list that is written out, and `in` unless both sides are known
+// and the left one is a text, a number or a boolean. The language finds nothing (missing or null) where the empty text is,
+// and fails for a number in a list of texts.
 func comparison(node *ast.Node, n *ast.BinaryNode) {
 	written := writtenOut(n.Left) || n.Operator != "in" && writtenOut(n.Right)
 	switch {
-	case n.Operator == "in" && (written || open(n.Left) && open(n.Right)):
+	case n.Operator == "in" && (written || open(n.Left) && open(n.Right) || unknown(n.Right)):
 		ast.Patch(node, call("$in", n.Left, textSet(n.Right)))
 	case n.Operator == "==" && written:
 		ast.Patch(node, call("$equal", n.Left, n.Right))
@@ -42,12 +42,15 @@ func open(n ast.Node) bool {
 	if b, ok := n.(*ast.BinaryNode); ok && b.Operator == ".." {
 		return false
 	}
-	if n.Type() == nil {
+	if unknown(n) {
 		return true
 	}
 	k := n.Type().Kind()
-	return k == reflect.Interface || k == reflect.Slice || k == reflect.Map
+	return k == reflect.Slice || k == reflect.Map
 }
+
+// unknown says that the checker knows nothing of a node.
+func unknown(n ast.Node) bool { return n.Type() == nil || n.Type().Kind() == reflect.Interface }
 
 // textSet makes a set of a list of text constants; it leaves all else as it is.
 func textSet(n ast.Node) ast.Node {

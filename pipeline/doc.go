@@ -30,7 +30,7 @@
 //	    time zone, no randomness, no order of a map and no side effect here.
 //	I2  An evaluation is bounded: length and nodes of the source, a memory budget, a budget of iterations, constant
 //	    patterns with RE2. Texts and lists are some times larger than what they are made of, or checked before they are
-//	    made; what predicates make of them has a budget.
+//	    made; what predicates make of them has a budget, and so has what they look at.
 //	I3  Integers are exact. What leaves the range of int64 is an error of the record, in expressions and in aggregates.
 //	    A sum is a float from the first float on, and finite numbers have a finite one.
 //	I4  A missing or null field is an error of the record wherever a number is needed; ?? gives a default.
@@ -66,6 +66,7 @@
 //	schema.go        schema files
 //	expr.go          compile and evaluate
 //	guards.go        what is changed in the language
+//	looks.go         counting what predicates look at
 //	functions.go     functions that are exact, ordered and bounded, in place of the language's own
 //	compare.go       equality of objects and lists, sorting
 //	literals.go      constants

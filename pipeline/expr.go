@@ -65,6 +65,7 @@ type evaluator struct {
 	fields map[string]any // of the value
 	steps  int
 	room   int // see maxTextBytes
+	looks  int // see maxLooks
 }
 
 // compileError is what is wrong with an expression. column counts runes from 1, 0 when there is no place.
@@ -133,7 +134,7 @@ func compileGuarded(source string, g *guards, value types.Type) (program *vm.Pro
 		}),
 		expr.MaxNodes(MaxExpressionNodes),
 		expr.Patch(g),
-	}, slices.Concat(guardedFunctions, ownFunctions, comparing)...)
+	}, slices.Concat(guardedFunctions, ownFunctions, comparing, looking)...)
 	return expr.Compile(source, options...)
 }
 
@@ -175,7 +176,7 @@ func oneLine(s string) string {
 func newEvaluator() *evaluator {
 	ev := &evaluator{env: make(map[string]any, 8), fields: map[string]any{}}
 	ev.vm.MemoryBudget = memoryBudget
-	ev.env[stepsName] = steps{&ev.steps, &ev.room}
+	ev.env[stepsName] = steps{&ev.steps, &ev.room, &ev.looks}
 	return ev
 }
 
@@ -213,7 +214,7 @@ func (e *expression) evalWith(ev *evaluator, r *record, result *json.Value) erro
 	if err := ev.fill(e, r); err != nil {
 		return err
 	}
-	ev.steps, ev.room = MaxIterations, maxTextBytes
+	ev.steps, ev.room, ev.looks = MaxIterations, maxTextBytes, maxLooks
 	out, err := ev.vm.Run(e.program, ev.env)
 	// What these alias, a fetch buffer, must not stay alive while no record comes.
 	ev.env["value"] = nil

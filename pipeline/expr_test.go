@@ -3,6 +3,7 @@ package pipeline
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/serde"
+	sjson "github.com/millweir/millweir/serde/json"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -197,6 +199,43 @@ func TestEvaluationIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, int64(9_000), got)
 	}
+}
+
+// TestWhatPredicatesLookAtIsBounded: one record of a megabyte must not keep a task for minutes.
+func TestWhatPredicatesLookAtIsBounded(t *testing.T) {
+	list := func(n int, v any) []any { return slices.Repeat([]any{v}, n) }
+	of := func(runs, n int) map[string]any {
+		return map[string]any{
+			"items": list(runs, int64(1)), "words": list(runs, "word"), "allowed": list(n, int64(2)), "same": list(n, int64(2)), "nested": []any{list(n, int64(2))},
+			"text": strings.Repeat("a", 16*n), "flags": list(n, true), "empty": list(n, ""), "pairs": list(n, []any{"a", int64(1)}),
+		}
+	}
+	hostile := of(10_000, 64<<10)
+	for _, source := range []string{"filter(value.items, # in value.allowed)", `filter(value.words, value.text matches "a.*z")`} {
+		start := time.Now()
+		_, err := mustCompile(t, source).eval(rec(hostile))
+		require.ErrorIs(t, err, errTooManyLooks, source)
+		require.Less(t, time.Since(start), 5*time.Second, source)
+	}
+	small := of(1000, 100)
+	looks := func(source string) int {
+		ev, out := newEvaluator(), sjson.NullValue()
+		require.NoError(t, mustCompile(t, source).evalWith(ev, rec(small), &out), source)
+		return maxLooks - ev.looks
+	}
+	for _, source := range []string{
+		"filter(value.items, # in value.allowed)", "filter(value.items, # not in value.allowed)", "filter(value.items, len(string(#)) in value.allowed)", "count(value.items, value.allowed == value.same) > 10000",
+		"any(value.items, value.nested != [value.same])", "filter(value.items, # > max(value.allowed))", "filter(value.items, # > min(value.allowed, 2))", "filter(value.items, # > mean(value.allowed))", "filter(value.items, # > median(value.allowed))",
+		`filter(value.words, value.text matches "a.*z")`, `filter(value.words, value.text contains #)`, "filter(value.items, count(value.flags) == #)", "filter(value.items, len(value.text) == #)", `filter(value.words, indexOf(value.text, #) > 0)`,
+		`filter(value.words[:500], len(split(value.text, #)) > 1)`, `filter(value.words, join(value.empty) == #)`, `filter(value.words, len(fromPairs(value.pairs)) == #)`, `filter(value.words, replace(value.text, value.text, "") == #)`, `filter(value.words, trim(value.text, "a") == #)`,
+		"any(value.items, value.allowed in [[1], [2]])", `filter(value.items, value.allowed in [[#], value.same, [1]])`, `filter(value.items[:500], any([1], value.allowed in [[1], value.same, #]))`,
+	} {
+		require.GreaterOrEqual(t, looks(source), 50_000, source)
+	}
+	for _, source := range []string{`count(value.words, # in ["word", "other"])`, "count(value.items, # == 1)", `count(value.words, # > "w")`, "value.allowed == value.same", "max(value.allowed)"} {
+		require.Zero(t, looks(source), source)
+	}
+	require.Less(t, looks(`count(value.words, # matches "^w" and # contains "o" and len(#) in 1..100 and # == key)`), 10_000)
 }
 
 func TestDeepValuesAreRefused(t *testing.T) {

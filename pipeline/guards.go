@@ -21,9 +21,9 @@ import (
 // stepsName is the variable that carries the budget of iterations; $ keeps it out of the reach of the source.
 const stepsName = "$steps"
 
-// steps is the rest of an evaluation's budget: runs of predicates, and room for what these make. It is a struct because
-// the compiler would follow a bare pointer.
-type steps struct{ left, room *int }
+// steps is the rest of an evaluation's budget: runs of predicates, room for what these make, and what they may look at. It
+// is a struct because the compiler would follow a bare pointer.
+type steps struct{ left, room, looks *int }
 
 var errTooManyIterations = fmt.Errorf("more than %d iterations over lists for one record", MaxIterations)
 
@@ -33,11 +33,12 @@ var errTooManyIterations = fmt.Errorf("more than %d iterations over lists for on
 type guards struct {
 	names   map[string]bool
 	charged map[ast.Node]bool // what has its charge, or needs none
+	looked  map[ast.Node]bool // see look
 	err     error
 }
 
 func newGuards() *guards {
-	return &guards{names: map[string]bool{}, charged: map[ast.Node]bool{}}
+	return &guards{names: map[string]bool{}, charged: map[ast.Node]bool{}, looked: map[ast.Node]bool{}}
 }
 
 // Visit implements ast.Visitor; children come before their parents.
@@ -140,8 +141,9 @@ var makers = map[string]bool{
 	"toJSON": true, "fromJSON": true, "toBase64": true, "fromBase64": true, "keys": true, "values": true, "toPairs": true, "fromPairs": true, "sort": true,
 }
 
-// charge puts the charge around a maker inside of a predicate.
+// charge puts the charge around a maker inside of a predicate, and counts what is looked at there.
 func (g *guards) charge(node *ast.Node) {
+	g.look(*node)
 	name, args := called(*node)
 	if !makers[name] || g.charged[*node] {
 		return
