@@ -39,8 +39,8 @@ type Status struct {
 	// Since is when State began, and Cause the error that ended the last failed attempt, nil when there is none.
 	Since time.Time
 	Cause error
-	// Told: the attempt that runs has told what follows. Without it nothing is known of that, also while State is Running.
-	Told bool
+	// Told is when the attempt that runs told what follows. Zero: nothing is known of that, also while State is Running.
+	Told time.Time
 	// Tasks and Checkpoints are those of the attempt that runs; Last is its newest committed checkpoint.
 	Tasks       []TaskStatus
 	Checkpoints checkpoint.Stats
@@ -79,7 +79,7 @@ func (r *Runner) live(state RunState, attempt int, cause error) {
 func (r *Runner) Status(ctx context.Context) (Status, error) {
 	s := Status{Began: r.start}
 	err := r.ask(ctx, func(a *attempt) error {
-		s.Told, s.Checkpoints, s.Last = true, a.co.Stats(), a.last
+		s.Told, s.Checkpoints, s.Last = time.Now(), a.co.Stats(), a.last
 		for _, id := range a.order {
 			t := a.tasks[id]
 			ts := TaskStatus{ID: id, Records: t.stats.records.Load(), Emitted: t.stats.emitted.Load(), Skipped: t.stats.skipped.Load(), StateBytes: t.committed.RunBytes(), Uncommitted: t.stats.uncommitted.Load(), Ended: t.over}

@@ -41,26 +41,26 @@ type metrics struct {
 	last      *checkpoint.CheckpointStats // the newest that completed
 	completed time.Time                   // when
 	seen      map[element.TaskID]*taskCounts
-	tick      uint64 // of scrapes
+	told      time.Time // when the engine told what is in seen
 	durations prometheus.Histogram
 }
 
 // taskCounts carries counters on over attempts, which begin at zero.
 type taskCounts struct {
 	records, emitted, skipped total64
-	tick                      uint64 // the last scrape that had the task
 }
 
 // total64 is a counter that goes on when what it reads begins anew.
 type total64 struct{ before, now int64 }
 
-func (t *total64) read(v int64) float64 {
+func (t *total64) read(v int64) {
 	if v < t.now {
 		t.before += t.now
 	}
 	t.now = v
-	return float64(t.before + v)
 }
+
+func (t *total64) value() float64 { return float64(t.before + t.now) }
 
 func newMetrics(s *service) *metrics {
 	m := &metrics{s: s, reg: prometheus.NewRegistry(), lag: lagReader{s: s}, seen: map[element.TaskID]*taskCounts{}}
@@ -267,27 +267,36 @@ func (m *metrics) collectCheckpoints(out chan<- prometheus.Metric) {
 func (m *metrics) collectTasks(out chan<- prometheus.Metric, st engine.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tick++
+	if !st.Told.Before(m.told) {
+		m.take(st)
+	}
+	for _, t := range st.Tasks {
+		c := m.seen[t.ID]
+		if c == nil {
+			continue
+		}
+		labels := []string{t.ID.Source, strconv.Itoa(int(t.ID.Partition))}
+		counter(out, descIn, c.records.value(), labels...)
+		counter(out, descOut, c.emitted.value(), labels...)
+		counter(out, descSkipped, c.skipped.value(), labels...)
+		gauge(out, descStored, float64(t.StateBytes), labels...)
+		gauge(out, descUncommit, float64(t.Uncommitted), labels...)
+	}
+}
+
+// take counts what the engine has told, and forgets the tasks that it has not told of. It is for what was told last: of two
+// scrapes at once the other one may have that, and one that got no answer has nothing.
+func (m *metrics) take(st engine.Status) {
+	seen := make(map[element.TaskID]*taskCounts, len(st.Tasks))
 	for _, t := range st.Tasks {
 		c := m.seen[t.ID]
 		if c == nil {
 			c = &taskCounts{}
-			m.seen[t.ID] = c
 		}
-		c.tick = m.tick
-		labels := []string{t.ID.Source, strconv.Itoa(int(t.ID.Partition))}
-		counter(out, descIn, c.records.read(t.Records), labels...)
-		counter(out, descOut, c.emitted.read(t.Emitted), labels...)
-		counter(out, descSkipped, c.skipped.read(t.Skipped), labels...)
-		gauge(out, descStored, float64(t.StateBytes), labels...)
-		gauge(out, descUncommit, float64(t.Uncommitted), labels...)
+		c.records.read(t.Records)
+		c.emitted.read(t.Emitted)
+		c.skipped.read(t.Skipped)
+		seen[t.ID] = c
 	}
-	if !st.Told {
-		return // the tasks come back, with the next scrape or attempt, and their counters go on
-	}
-	for id, c := range m.seen {
-		if c.tick != m.tick {
-			delete(m.seen, id)
-		}
-	}
+	m.seen, m.told = seen, st.Told
 }

@@ -67,17 +67,29 @@ func recordsIn(t *testing.T, m *metrics, st engine.Status) map[string]float64 {
 	return got
 }
 
+// told is the status of an attempt with one task for each number of records.
+func told(records ...int64) engine.Status {
+	st := engine.Status{State: engine.Running, Told: time.Now()}
+	for p, n := range records {
+		st.Tasks = append(st.Tasks, engine.TaskStatus{ID: element.TaskID{Source: "orders", Partition: int32(p)}, Records: n})
+	}
+	return st
+}
+
+// TestTwoScrapesAtOnceCountOnce: what the engine told first may be looked at last. It is no new attempt.
+func TestTwoScrapesAtOnceCountOnce(t *testing.T) {
+	m := newMetrics(&service{})
+	first := told(100, 5)
+	time.Sleep(time.Millisecond)
+	require.Equal(t, map[string]float64{"0": 200}, recordsIn(t, m, told(200)))
+	require.Equal(t, map[string]float64{"0": 200}, recordsIn(t, m, first))
+	require.Equal(t, map[string]float64{"0": 250}, recordsIn(t, m, told(250)))
+}
+
 // TestCountersGoOnWhenTheEngineDoesNotAnswer: one that is busy, or puts an attempt away, tells of no tasks. That takes nothing
 // away from their counters, and a task that it no longer tells of is gone.
 func TestCountersGoOnWhenTheEngineDoesNotAnswer(t *testing.T) {
 	m := newMetrics(&service{})
-	told := func(records ...int64) engine.Status {
-		st := engine.Status{State: engine.Running, Told: true}
-		for p, n := range records {
-			st.Tasks = append(st.Tasks, engine.TaskStatus{ID: element.TaskID{Source: "orders", Partition: int32(p)}, Records: n})
-		}
-		return st
-	}
 	require.Equal(t, map[string]float64{"0": 1000, "1": 7}, recordsIn(t, m, told(1000, 7)))
 	require.Empty(t, recordsIn(t, m, engine.Status{State: engine.Running}))
 	require.Empty(t, recordsIn(t, m, engine.Status{State: engine.Ending}))
