@@ -305,9 +305,10 @@ func (a *attempt) savepointsOf(p *pending) func(context.Context) map[string]save
 	var tasks []snapshot.SavepointTask
 	for _, id := range a.order {
 		ack, ok := p.acks[id]
-		if !ok || a.tasks[id].starts() {
+		if !ok {
 			continue
 		}
+		// Also one that starts, which the root leaves out: the savepoint lies in no store, and the part has to be whole.
 		st := snapshot.SavepointTask{Task: id, States: ack.states, Entries: ack.frozen.Full(), Err: ack.frozen.Err}
 		if t := a.tasks[id]; t.exchange {
 			st.Parallelism, st.MaxParallelism = t.parallelism, a.par.most
