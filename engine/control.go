@@ -77,30 +77,41 @@ func (r *Runner) live(state RunState, attempt int, cause error) {
 
 // Status tells what the runner does. It may be called from any goroutine.
 func (r *Runner) Status(ctx context.Context) (Status, error) {
-	s := Status{Began: r.start}
+	var s Status
+	told := make(chan Status, 1)
 	err := r.ask(ctx, func(a *attempt) error {
-		s.Told, s.Checkpoints, s.Last = time.Now(), a.co.Stats(), a.last
-		for _, id := range a.order {
-			t := a.tasks[id]
-			ts := TaskStatus{ID: id, Records: t.stats.records.Load(), Emitted: t.stats.emitted.Load(), Skipped: t.stats.skipped.Load(), StateBytes: t.committed.RunBytes(), Uncommitted: t.stats.uncommitted.Load(), Ended: t.over}
-			if len(t.committed.Positions) > 0 {
-				ts.Position = t.committed.Positions[0]
-			}
-			s.Tasks = append(s.Tasks, ts)
-		}
+		told <- a.status()
 		return nil
 	})
-	if errors.Is(err, errNoAttempt) {
+	switch {
+	case err == nil:
+		s = <-told
+	case errors.Is(err, errNoAttempt):
 		err = nil
 	}
 	l := r.life.Load() // behind the question: one that has ended without an answer is not Running any more
-	s.State, s.Attempt, s.Since, s.Cause, s.Restarts, s.History = l.state, l.attempt, l.since, l.cause, l.restarts, l.history
+	s.Began, s.State, s.Attempt, s.Since, s.Cause, s.Restarts, s.History = r.start, l.state, l.attempt, l.since, l.cause, l.restarts, l.history
 	return s, err
+}
+
+// status is what the attempt tells. The loop calls it.
+func (a *attempt) status() Status {
+	s := Status{Told: time.Now(), Checkpoints: a.co.Stats(), Last: a.last}
+	for _, id := range a.order {
+		t := a.tasks[id]
+		ts := TaskStatus{ID: id, Records: t.stats.records.Load(), Emitted: t.stats.emitted.Load(), Skipped: t.stats.skipped.Load(), StateBytes: t.committed.RunBytes(), Uncommitted: t.stats.uncommitted.Load(), Ended: t.over}
+		if len(t.committed.Positions) > 0 {
+			ts.Position = t.committed.Positions[0]
+		}
+		s.Tasks = append(s.Tasks, ts)
+	}
+	return s
 }
 
 var errNoAttempt = errors.New("no attempt is running")
 
-// ask runs f in the goroutine that decides, while an attempt runs. An error of f ends the attempt.
+// ask runs f in the goroutine that decides, while an attempt runs. An error of f ends the attempt. With an error of ask f may
+// still run, then or later.
 func (r *Runner) ask(ctx context.Context, f func(*attempt) error) error {
 	a := r.running.Load()
 	if a == nil {
