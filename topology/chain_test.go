@@ -213,7 +213,8 @@ func TestAnIdleTaskPinsNoInput(t *testing.T) {
 	same := topology.Map(keep, "same", func(_ string, v []byte) []byte { return v })
 	topology.ToTopic(same, "same", "out1", serde.String(), serde.Bytes())
 	topology.ToTopic(topology.Last(keep, "last", serde.Bytes()), "last", "out2", serde.String(), serde.Bytes())
-	proc := topology.Process(keep, "proc", func() topology.Processor[string, []byte, []byte] { return passOn{} })
+	joined := topology.Merge("joined", keep, same)
+	proc := topology.Process(joined, "proc", func() topology.Processor[string, []byte, []byte] { return passOn{} })
 	topology.ToTopic(proc, "proc", "out3", serde.String(), serde.Bytes())
 	task, env := drive(t, b)
 	env.Discard = true

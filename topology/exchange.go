@@ -166,7 +166,7 @@ func addExchange[K, V any](b *Builder, n *node, k serde.Serde[K], v serde.Serde[
 	x := &exchange[K, V]{name: n.name, key: k, value: v, valueBytes: bytesOf[V]()}
 	x.codecs = crc32.Checksum([]byte(n.keyCodec+"\x00"+n.valueCodec), castagnoli)
 	n.compileRoot = func(c *compiler, n *node, down []any) (any, error) {
-		r := &receiveOp[K, V]{x: x, down: joinPorts[K, V](down)}
+		r := &receiveOp[K, V]{task: c.task, x: x, down: joinPorts[K, V](down)}
 		if n.kind.stage().keyed() {
 			r.groups = c.env.MaxParallelism()
 		}

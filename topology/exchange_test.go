@@ -2,8 +2,10 @@ package topology_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -335,6 +337,52 @@ func TestAMergeHasOneOperatorBehindIt(t *testing.T) {
 	topology.Process(m, "p", func() topology.Processor[string, string, string] { made++; return deafToAll{} })
 	drive(t, b)
 	require.Equal(t, 2, made, "one for the plan, one for the task")
+}
+
+// parting lets a stream part and merge again n times. Each record takes one of 2^n ways.
+func parting(s topology.Stream[string, string], name string, n int) topology.Stream[string, string] {
+	for i := range n {
+		at := fmt.Sprintf("%s%d", name, i)
+		even := topology.Filter(s, at+"-even", func(_, v string) bool { return len(v)%2 == 0 })
+		odd := topology.Filter(s, at+"-odd", func(_, v string) bool { return len(v)%2 == 1 })
+		s = topology.Merge(at, even, odd)
+	}
+	return s
+}
+
+// countsClose passes everything on.
+type countsClose struct {
+	deaf
+	closed *int
+}
+
+func (c countsClose) Process(_ *topology.ProcessContext, r *topology.Rec[string, string], out *topology.Collector[string, string]) error {
+	out.Emit(r.Value)
+	return nil
+}
+
+func (c countsClose) Close() error {
+	*c.closed++
+	return nil
+}
+
+// TestStreamsThatPartAndMergeManyTimes: an operator is released and closed once, however many ways lead to it.
+func TestStreamsThatPartAndMergeManyTimes(t *testing.T) {
+	closed := 0
+	b := topology.New("app")
+	in := parting(topology.FromTopic(b, "in", "in", serde.String(), serde.String()), "a", 30)
+	behind := parting(topology.GroupBy(in, "letter", serde.String(), serde.String(), firstLetter), "b", 30)
+	passed := topology.Process(behind, "pass", func() topology.Processor[string, string, string] { return countsClose{closed: &closed} })
+	topology.ToTopic(passed, "out", "out", serde.String(), serde.String())
+	start := time.Now()
+	g := newGraph(t, planOf(t, b), 1, 128, map[string]int{"letter": 1}, nil)
+	closed = 0
+	require.NoError(t, g.process("in", 0, kv(0, "k", "a"), kv(1, "k", "bb")))
+	require.NoError(t, g.settle(first))
+	g.close()
+	require.ElementsMatch(t, []string{"a=a", "b=bb"}, pairs(g.out["out"]))
+	require.Equal(t, 1, closed)
+	require.Less(t, time.Since(start), 2*time.Second)
 }
 
 type deafToAll struct{ deaf }

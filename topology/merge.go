@@ -14,7 +14,7 @@ func Merge[K, V any](name string, first Stream[K, V], more ...Stream[K, V]) Stre
 		return Stream[K, V]{}
 	}
 	n := &node{kind: kindMerge, name: name}
-	n.compile = func(_ *compiler, _ *node, down []any) (any, error) { return joinPorts[K, V](down), nil }
+	n.compile = newMergeOp[K, V]
 	first.b.attach(n, first.n)
 	n.keyCodec, n.valueCodec = first.n.keyCodec, first.n.valueCodec
 	for _, s := range more {
@@ -44,4 +44,32 @@ func (n *node) merge(parent *node) {
 	if parent.valueCodec != n.valueCodec {
 		n.valueCodec = ""
 	}
+}
+
+// mergeOp stands in front of what is behind a merge, for all its parents in a task. Where streams part and merge again and
+// again, the ways to an operator are too many for each of them to release and close it.
+type mergeOp[K, V any] struct {
+	port[K, V]
+	task   *Task
+	round  uint64 // of the task's releases, the last one that was here
+	closed bool
+}
+
+func newMergeOp[K, V any](c *compiler, _ *node, down []any) (any, error) {
+	return &mergeOp[K, V]{port: joinPorts[K, V](down), task: c.task}, nil
+}
+
+func (m *mergeOp[K, V]) release() {
+	if m.round != m.task.round {
+		m.round = m.task.round
+		m.port.release()
+	}
+}
+
+func (m *mergeOp[K, V]) close() error {
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	return m.port.close()
 }

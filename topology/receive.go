@@ -10,6 +10,7 @@ type receiver interface {
 
 // receiveOp is the root of an exchange's stage.
 type receiveOp[K, V any] struct {
+	task *Task
 	x    *exchange[K, V]
 	down port[K, V]
 	out  Batch[K, V]
@@ -58,6 +59,7 @@ func (r *receiveOp[K, V]) restore(data [][]byte) (Parcel, error) {
 }
 
 func (r *receiveOp[K, V]) release() {
+	r.task.round++
 	r.out.Recs = nil
 	r.down.release()
 }

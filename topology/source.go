@@ -12,6 +12,7 @@ const batchRecords = 256
 // root is the first operator of a stage as its task sees it, without the types of its records. It is a source or a
 // receiver.
 type root interface {
+	// release begins a round of the task.
 	release()
 	close() error
 }
@@ -23,6 +24,7 @@ type source interface {
 
 // sourceOp decodes.
 type sourceOp[K, V any] struct {
+	task  *Task
 	guard guard
 	key   serde.Serde[K]
 	value serde.Serde[V]
@@ -34,7 +36,7 @@ type sourceOp[K, V any] struct {
 func newSourceOp[K, V any](c *compiler, n *node, k serde.Serde[K], v serde.Serde[V], down port[K, V]) *sourceOp[K, V] {
 	g := c.guard(n)
 	g.policy = n.onDecode
-	s := &sourceOp[K, V]{guard: g, key: k, value: v, down: down}
+	s := &sourceOp[K, V]{task: c.task, guard: g, key: k, value: v, down: down}
 	s.out.Recs = make([]Rec[K, V], 0, batchRecords)
 	return s
 }
@@ -87,6 +89,7 @@ func (s *sourceOp[K, V]) undo() { s.out.undo() }
 func (s *sourceOp[K, V]) drain() error { return s.out.drain(s.down) }
 
 func (s *sourceOp[K, V]) release() {
+	s.task.round++
 	s.in = nil
 	s.out.release()
 	s.down.release()

@@ -14,6 +14,7 @@ type Task struct {
 	id          element.TaskID
 	from        element.TopicPartition // of a source's task
 	root        root
+	round       uint64 // of releases, see mergeOp
 	senders     []sender
 	timed       []timed
 	// arena is shared by the operators: an encoding is begun and ended within one call.

@@ -37,7 +37,7 @@ func FromTopics[K, V any](b *Builder, name string, topics []string, k serde.Serd
 func FromPattern[K, V any](b *Builder, name, pattern string, k serde.Serde[K], v serde.Serde[V], opts ...SourceOption) Stream[K, V] {
 	n := newSource(b, name, k, v, opts)
 	n.pattern = pattern
-	n.asMerge = func(_ *compiler, _ *node, down []any) (any, error) { return joinPorts[K, V](down), nil }
+	n.asMerge = newMergeOp[K, V]
 	return Stream[K, V]{b: b, n: n}
 }
 
