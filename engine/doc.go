@@ -57,7 +57,7 @@
 //
 //	ports.go, config.go, listener.go    what is needed from outside, what is set, who is told
 //	runner.go, attempt.go, finish.go    attempts and restarts, an attempt's life, when a bounded run is over
-//	intake.go, restore.go, recover.go   from committed offsets to tasks
+//	intake.go, grown.go, restore.go, recover.go   from committed offsets to tasks
 //	house.go, idle.go                   housekeeping behind commits and without them, and while standing by
 //	together.go                         recoveries that need all partitions
 //	from.go, claim.go, moved.go         starts from a savepoint, its end, state that changes its place

@@ -78,6 +78,10 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	for _, s := range a.r.plan.States {
 		input.States[s.Source] = append(input.States[s.Source], snapshot.StateInfo{Name: s.ID(), KeyCodec: s.KeyCodec, Codec: s.Codec})
 	}
+	var err error
+	if input.Unbound, err = in.unbound(); err != nil {
+		return nil, err
+	}
 	in.lastID = snapshot.NextID(in.facts) - 1
 	if len(a.r.cfg.From.Paths) == 0 {
 		if err := in.startPositions(nil); err != nil {
@@ -90,7 +94,6 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	if a.r.cfg.RecoverFromStore {
 		return in.resolveOrRecover(input)
 	}
-	var err error
 	if input.Roots, err = a.r.ports.Checkpoints.LoadRoots(in.ctx, snapshot.NamedRoots(in.facts)); err != nil {
 		return nil, fmt.Errorf("read the committed roots: %w", err)
 	}

@@ -68,3 +68,52 @@ func TestPartitionsAddedSinceASavepoint(t *testing.T) {
 		}
 	}
 }
+
+// copyLatest is countLatest without the keyed step.
+func copyLatest(t *testing.T, app string) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", inTopic(), serde.String(), serde.String(), topology.StartAt(topology.Latest()))
+	topology.ToTopic(in, "out", outTopic(), serde.String(), serde.String())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// A topic may grow while nothing that reads it keeps state, and a keyed step may come later. From then on it may not.
+func TestAKeyedStepOverATopicThatOnceGrew(t *testing.T) {
+	testbed.Alongside(t)
+	const name = "grew"
+	b := newBed(t)
+	cfg, out := b.instance(name)
+	b.groups[name] = true
+	run := func(plan *topology.Plan, p int32, first int) {
+		t.Helper()
+		stop := b.start(plan, cfg)
+		out.says("/readyz", 200, "processing")
+		b.writes(p, first, 3, nil)
+		require.Eventually(t, func() bool { return b.lag(name) == 0 }, 20*time.Second, 20*time.Millisecond)
+		require.NoError(t, stop())
+	}
+	grow := func() {
+		_, err := kadm.NewClient(b.cl).CreatePartitions(t.Context(), 1, inTopic())
+		require.NoError(t, err)
+	}
+	refused := func(says ...string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		err := Run(ctx, countLatest(t, name, 0), cfg)
+		require.Equal(t, 23, ExitCode(err), "%v", err)
+		for _, s := range says {
+			require.ErrorContains(t, err, s)
+		}
+	}
+	run(copyLatest(t, name), 0, 100)
+	grow()
+	refused("had 4 partitions", "now it has 5") // the added one would begin at its end
+	run(copyLatest(t, name), 4, 200)
+	run(countLatest(t, name, 0), 4, 300)
+	run(countLatest(t, name, 0), 0, 400)
+	grow()
+	refused("had 5 partitions", "now it has 6")
+}

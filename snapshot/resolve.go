@@ -53,6 +53,9 @@ type ResolveInput struct {
 	// Repeats: at-least-once. The offsets of one checkpoint may be committed in part, because nothing ties the requests for
 	// very many partitions together; so handles may name two checkpoints. See level.
 	Repeats bool
+	// Unbound are topics that grew before the sources over them had keyed state: what handles say of the number of partitions
+	// binds none. See StateBinds.
+	Unbound map[string]bool
 	// DropStates lets state go that is in a checkpoint and in no step of the topology.
 	DropStates bool
 }
@@ -208,6 +211,7 @@ func Resolve(in ResolveInput) (map[element.TaskID]Decision, error) {
 	if err := refusal(refused); err != nil {
 		return nil, err
 	}
+	in.rebind(out)
 	return out, nil
 }
 
@@ -356,7 +360,7 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 		return no(ReasonOffsetMoved, "carries the handle of partition %d: another tool copied it; restore the original offsets", h.Partition)
 	case h.Offset != f.Offset:
 		return no(ReasonOffsetMoved, "does not match its checkpoint, which stands at %d: another tool moved it; set it back to %d or reset the application", h.Offset, h.Offset)
-	case h.PartitionCount != f.Partitions && len(in.States[t.Task.Source]) > 0:
+	case h.PartitionCount != f.Partitions && len(in.States[t.Task.Source]) > 0 && !in.Unbound[f.Topic]:
 		return no(ReasonPartitionCount, "was taken when topic %s had %d partitions, now it has %d: keys have moved to other partitions than their state; reprocess under another application name, or go through a repartition topic",
 			f.Topic, h.PartitionCount, f.Partitions)
 	case h.Kind == HandleCheckpoint && !strings.HasPrefix(h.Root.Path, in.Application+"/"):

@@ -1,0 +1,58 @@
+package snapshot
+
+import (
+	"slices"
+
+	"github.com/millweir/millweir/element"
+)
+
+// A handle keeps the number of partitions that its topic had when the task began: by it, those that were added since are told
+// from the others. Keyed state is bound to the number by which its keys came, which is the same one, unless a topic grew while
+// nothing that reads it had state. Then a step with state may come later, and its tasks begin anew with the number of now.
+
+// StateBinds reports that committed checkpoints have keyed state of what reads a topic by another number of partitions than it has
+// now, or that one which cannot be read may have. The newest of each partition counts.
+func StateBinds(infos []RootInfo, cluster string, now InputFacts) bool {
+	seen := map[int32]bool{}
+	for _, i := range newestFirst(infos) {
+		info := &infos[i]
+		switch {
+		case info.Root == nil:
+			return true
+		case !info.Committed || info.Root.ClusterID != cluster:
+			continue
+		}
+		for k := range info.Root.Tasks {
+			e := &info.Root.Tasks[k]
+			for _, p := range e.Positions {
+				if p.Topic != now.Topic || p.TopicID != now.TopicID || seen[p.Partition] {
+					continue
+				}
+				if seen[p.Partition] = true; len(e.Runs) > 0 && p.PartitionCount != now.Partitions {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// rebind has tasks whose state begins go on with the number of partitions that there are now.
+func (in *ResolveInput) rebind(out map[element.TaskID]Decision) {
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		d, ok := out[t.Task]
+		if !ok || len(in.States[t.Task.Source]) == 0 {
+			continue
+		}
+		d.Positions = slices.Clone(d.Positions)
+		for k := range d.Positions {
+			p := &d.Positions[k]
+			j := slices.IndexFunc(t.Inputs, func(f InputFacts) bool { return f.TopicPartition == p.TopicPartition })
+			if j >= 0 && in.Unbound[p.Topic] {
+				p.PartitionCount = t.Inputs[j].Partitions
+			}
+		}
+		out[t.Task] = d
+	}
+}

@@ -1,0 +1,42 @@
+package snapshot
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+)
+
+// The newest committed checkpoint of each partition says whether the number of partitions may be another one.
+func TestStateBindsTheNumberOfPartitions(t *testing.T) {
+	now := InputFacts{TopicPartition: element.TopicPartition{Topic: "a"}, TopicID: element.TopicID{'a'}, Partitions: 2}
+	root := func(id int, state bool, change func(*element.Position)) RootInfo {
+		h := newPast(t)
+		p := reads{topic: "a", at: int64(id), state: state}
+		ref := h.root(id, 0, p)
+		e := h.in.Roots[ref].Root
+		change(&e.Tasks[0].Positions[0])
+		return RootInfo{Ref: ref, Root: e, Committed: true}
+	}
+	as := func(*element.Position) {}
+	for name, c := range map[string]struct {
+		binds bool
+		infos []RootInfo
+	}{
+		"nothing":                   {false, nil},
+		"no state":                  {false, []RootInfo{root(1, false, as)}},
+		"state":                     {true, []RootInfo{root(1, true, as)}},
+		"state that was let go":     {false, []RootInfo{root(1, true, as), root(2, false, as)}},
+		"state by the number now":   {false, []RootInfo{root(1, true, func(p *element.Position) { p.PartitionCount = 2 })}},
+		"state of another topic":    {false, []RootInfo{root(1, true, func(p *element.Position) { p.TopicID = element.TopicID{9} })}},
+		"state of another instance": {true, []RootInfo{root(1, true, func(p *element.Position) { p.Partition = 1 }), root(2, false, as)}},
+		"damaged":                   {true, []RootInfo{root(1, false, as), {Ref: RootRef{Name: nameOf(2, 1)}, Committed: true}}},
+	} {
+		require.Equal(t, c.binds, StateBinds(c.infos, "cluster-1", now), name)
+		for i := range c.infos {
+			c.infos[i].Committed = false
+		}
+		require.Equal(t, name == "damaged", StateBinds(c.infos, "cluster-1", now), "%s: not known to be committed", name)
+	}
+}
