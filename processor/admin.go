@@ -202,7 +202,7 @@ func (o *operations) Metrics() http.Handler { return o.metrics.handler() }
 
 // Checkpoints gives what is known of checkpoints.
 func (o *operations) Checkpoints(ctx context.Context) (admin.Report, error) {
-	rep := admin.Report{Application: o.s.plan.Application, Instance: o.s.instance, State: *o.doing.Load(), Totals: o.metrics.totals(), InFlight: []admin.Checkpoint{}, Recent: []admin.Checkpoint{}}
+	rep := admin.Report{Application: o.s.application, Instance: o.s.instance, State: *o.doing.Load(), Totals: o.metrics.totals(), InFlight: []admin.Checkpoint{}, Recent: []admin.Checkpoint{}}
 	r := o.s.runner.Load()
 	if r == nil {
 		return rep, nil

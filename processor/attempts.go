@@ -11,7 +11,7 @@ import (
 
 // Attempts gives what is known of attempts.
 func (o *operations) Attempts(ctx context.Context) (admin.Attempts, error) {
-	out := admin.Attempts{Application: o.s.plan.Application, Instance: o.s.instance, State: *o.doing.Load(), Attempts: []admin.Attempt{}}
+	out := admin.Attempts{Application: o.s.application, Instance: o.s.instance, State: *o.doing.Load(), Attempts: []admin.Attempt{}}
 	r := o.s.runner.Load()
 	if r == nil {
 		return out, nil

@@ -198,7 +198,7 @@ func counter(out chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout*3/4)
 	defer cancel()
-	gauge(out, descInfo, 1, m.s.plan.Application, m.s.instance)
+	gauge(out, descInfo, 1, m.s.application, m.s.instance)
 	_, ready := m.s.ops.Ready(ctx)
 	gauge(out, descReady, oneIf(ready))
 	m.collectCheckpoints(out)
@@ -240,7 +240,7 @@ func (m *metrics) collectCheckpoints(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	counts, inFlight, looping, last, completed := m.counts, m.inFlight, m.looping, m.last, m.completed
 	m.mu.Unlock()
-	if m.s.plan.HasFeedback() {
+	if m.s.feedback {
 		counter(out, descLooping, float64(looping))
 	}
 	counter(out, descTotal, float64(counts.Triggered))

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"encoding/binary"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -33,6 +34,30 @@ func TestTopicsThatMatchAreRead(t *testing.T) {
 			topology.ToTopic(topology.Count(byKey, "count"), "out", outTopic(), serde.Bytes(), serde.Int64())
 		})
 	})
+}
+
+// Who looks at an instance while it finds out which topics match reads nothing that changes then. (With -race.)
+func TestAnInstanceIsLookedAtWhileItMatchesTopics(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	b.groups["looked-at"] = true
+	tb := topology.New("looked-at")
+	topology.ToTopic(topology.FromPattern(tb, "in", inTopic(), serde.Bytes(), serde.Bytes()), "out", outTopic(), serde.Bytes(), serde.Bytes())
+	plan, err := tb.Plan()
+	require.NoError(t, err)
+	cfg, o := b.instance("a")
+	cfg.InstanceID = "a"
+	stop := b.start(plan, cfg)
+	for ready := 0; ready != http.StatusOK; {
+		require.Equal(t, map[string]float64{`{application="looked-at",instance="a"}`: 1}, o.metrics("instance_info"))
+		for _, path := range []string{"checkpoints", "attempts"} {
+			code, body := o.get("/api/v1/" + path)
+			require.Equal(t, http.StatusOK, code, body)
+			require.Contains(t, body, `"looked-at"`)
+		}
+		ready, _ = o.get("/readyz")
+	}
+	require.NoError(t, stop())
 }
 
 func topicsThatMatch(t *testing.T, behind func(topology.Stream[[]byte, []byte])) {

@@ -40,7 +40,7 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	s := &service{plan: plan, cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
+	s := &service{plan: plan, application: plan.Application, feedback: plan.HasFeedback(), cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
 	if s.outflow, err = newOutflow(cfg, s.log); err != nil {
 		return err
 	}
@@ -69,9 +69,12 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 
 // service is what Run has opened so far, and how to close it.
 type service struct {
-	plan *topology.Plan
+	plan *topology.Plan // openCluster may set another one: until runner is set it is for the start alone
 	cfg  Config
 	log  *slog.Logger
+
+	application string // of any plan
+	feedback    bool   // likewise
 
 	ops         *operations // how it is seen and commanded from outside
 	quiet       func()      // ends what tells of long waits
