@@ -120,7 +120,7 @@ func splitCall(source string) (fn, arg string, shift int, err error) {
 }
 
 // codec is the id of the accumulator's encoding: what it lists decides how the bytes are read. The expressions are not
-// part of it, so they may be corrected without losing the state.
+// part of it, so they may be corrected without losing the state. Checkpoints hold no name with a blank in it.
 func (a *aggregate) codec() string {
 	parts := make([]string, len(a.fields))
 	for i, f := range a.fields {
@@ -128,7 +128,7 @@ func (a *aggregate) codec() string {
 	}
 	list := strings.Join(parts, ",")
 	if len(list) > 256 {
-		list = fmt.Sprintf("%d fields, sha256=%x", len(parts), sha256.Sum256([]byte(list)))
+		list = fmt.Sprintf("%d-fields,sha256=%x", len(parts), sha256.Sum256([]byte(list)))
 	}
 	return "aggregate1(" + list + ")"
 }

@@ -13,6 +13,7 @@ const (
 	// reservedName is the file in a checkpoint directory beside the directories of its applications.
 	reservedName = "millweir-store-id"
 	nameRule     = "a name matches ^[A-Za-z0-9._-]{1,128}$"
+	codecRule    = "a codec of state has a name of 1 to 512 printable ASCII characters without blanks"
 	topicRule    = "a topic name matches ^[A-Za-z0-9._-]{1,249}$ and is not . or .."
 	// nodesMax bounds the sources, steps and sinks of one topology.
 	nodesMax = 4096
@@ -20,6 +21,7 @@ const (
 
 var (
 	nameRE  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+	codecRE = regexp.MustCompile(`^([!-~]{1,256}){1,2}$`) // a count in a pattern is at most 1000 in all
 	topicRE = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
 )
 

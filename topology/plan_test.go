@@ -208,3 +208,27 @@ func TestTheNameOfTheStoreIDIsReserved(t *testing.T) {
 	require.ErrorContains(t, err, `application "millweir-store-id": the name is reserved`)
 	require.Equal(t, fault.BadFile, fault.CodeOf(err))
 }
+
+// called is a codec of strings with another name.
+type called struct {
+	serde.Serde[string]
+	name string
+}
+
+func (n called) Name() string { return n.name }
+
+func TestCodecsOfStateHaveNamesThatCheckpointsHold(t *testing.T) {
+	plan := func(key, acc, value string) error {
+		b := topology.New("app")
+		s := topology.FromTopic(b, "src", "in", serde.Serde[string](called{serde.String(), key}), serde.String())
+		kept := topology.Aggregate(s, "agg", serde.Serde[string](called{serde.String(), acc}), func(_ string, v string) string { return v })
+		topology.ToTopic(kept, "out", "out", serde.String(), serde.Serde[string](called{serde.String(), value}))
+		_, err := b.Plan()
+		return err
+	}
+	require.NoError(t, plan("key", strings.Repeat("x", 512), "no state, no rule"))
+	for _, name := range []string{"my codec", "tab\t", "é", strings.Repeat("x", 513)} {
+		require.ErrorContains(t, plan("key", name, "value"), "of the codec of its state aggregate is not stored in checkpoints", name)
+		require.ErrorContains(t, plan(name, "acc", "value"), "of the codec of its keys is not stored in checkpoints", name)
+	}
+}

@@ -173,6 +173,7 @@ func (b *Builder) checkStages(note noteFunc) {
 		if len(n.states) == 0 {
 			continue
 		}
+		n.checkCodecs(note)
 		switch stages := reach[n]; {
 		case len(stages) > 1:
 			note(n.kind, n.name, "it keeps state by key behind a merge of the stages %s, in each of which a key may be; put a group-by between", stageNames(stages))
@@ -181,6 +182,19 @@ func (b *Builder) checkStages(note noteFunc) {
 		case len(stages) == 1 && stages[0].kind == kindRebalance:
 			note(n.kind, n.name, "it keeps state by key behind rebalance %q, which gives a key to any subtask; put a group-by between", stages[0].name)
 		}
+	}
+}
+
+// checkCodecs wants names of codecs that checkpoints can hold.
+func (n *node) checkCodecs(note noteFunc) {
+	refuse := func(what, name string) {
+		if name != "" && !codecRE.MatchString(name) { // an empty one has its problem
+			note(n.kind, n.name, "the name %.80q of the codec of %s is not stored in checkpoints: %s", name, what, codecRule)
+		}
+	}
+	refuse("its keys", n.parent().keyCodec)
+	for _, s := range n.states {
+		refuse("its state "+s.name, s.codec)
 	}
 }
 
