@@ -85,7 +85,7 @@ type owned struct {
 	rescaled   bool                    // its state was read from other tasks of the checkpoint: nothing on disk is its own yet
 	over       bool                    // no record comes to it any more
 	halted     bool                    // it was told to take no records any more
-	gone       atomic.Bool             // it has left; set before quit is called
+	farewells  atomic.Int32            // it has left; its goroutine has ended: see closeLeft
 	quit       func()                  // ends its goroutine
 	letGo      element.CheckpointID    // state up to that checkpoint, of the committed offset or in the store, is let go
 	recovered  bool                    // starts on the store's word: its committed offset is gone or of no use
@@ -259,11 +259,17 @@ func (a *attempt) startTask(t *owned) {
 			a.report(event{kind: evFailed, task: t.id, err: err})
 		}
 		t.quit()
-		if t.gone.Load() {
-			t.closeChain(a.r.lis) // of those that stay to the end tearDown does it
-			a.r.states.close(t.state)
-		}
+		a.closeLeft(t)
 	})
+}
+
+// closeLeft closes a task that has left and whose goroutine has ended: the second of both does it. Of those that stay to the end
+// tearDown closes the user code.
+func (a *attempt) closeLeft(t *owned) {
+	if t.farewells.Add(1) == 2 {
+		t.closeChain(a.r.lis)
+		a.r.states.close(t.state)
+	}
 }
 
 // spawn runs f in a goroutine that tearDown waits for.

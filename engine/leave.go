@@ -151,7 +151,7 @@ func (a *attempt) onLeft(ids []element.TaskID) {
 	})
 }
 
-// detach ends a task. Its goroutine closes its operators.
+// detach ends a task.
 func (a *attempt) detach(id element.TaskID) element.TopicPartition {
 	t := a.tasks[id]
 	tp := t.position.TopicPartition
@@ -169,7 +169,7 @@ func (a *attempt) detach(id element.TaskID) element.TopicPartition {
 	if a.r.ports.Local != nil {
 		a.r.ports.Local.Left(id)
 	}
-	t.gone.Store(true)
 	t.quit()
+	a.closeLeft(t)
 	return tp
 }
