@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // journal makes the end of a transaction whole across a kill. kfake writes the commit markers one after the other, then the
@@ -17,10 +19,10 @@ import (
 // a marker shows, is completed by the repair. The note is that of the newest commit only, since kfake does one request after
 // the other. It is used by kfake's goroutine, and before that starts.
 type journal struct {
-	path   string
-	sync   bool
-	staged map[string]*commitNote // by transactional id: the offsets that its open transaction has sent
-	noted  bool                   // there is a file
+	path    string
+	syncDir func(dir string) error // nil: writes are not synced
+	staged  map[string]*commitNote // by transactional id: the offsets that its open transaction has sent
+	noted   bool                   // there is a file, or may be one after a loss of power
 }
 
 // commitNote is what a transaction commits. Producer and epoch belong to it alone: each end gives the id a new epoch, or, for
@@ -44,7 +46,11 @@ type noteOffset struct {
 const journalFile = "commit.json"
 
 func newJournal(dir string, sync bool) *journal {
-	return &journal{path: filepath.Join(dir, journalFile), sync: sync, staged: map[string]*commitNote{}, noted: true}
+	j := &journal{path: filepath.Join(dir, journalFile), staged: map[string]*commitNote{}, noted: true}
+	if sync {
+		j.syncDir = vfs.SyncDir
+	}
+	return j
 }
 
 // watch has the journal see the requests that matter, before kfake handles them. One that cannot be noted is not done, and
@@ -122,14 +128,25 @@ func (j *journal) write(note *commitNote) error {
 		return err
 	}
 	_, err = f.Write(b)
-	if err == nil && j.sync {
+	if err == nil && j.syncDir != nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(j.path+".tmp", j.path)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
 	}
-	j.noted = j.noted || err == nil
-	return err
+	if err := os.Rename(j.path+".tmp", j.path); err != nil {
+		return err
+	}
+	j.noted = true
+	return j.settle()
+}
+
+// settle makes the file's name, or that there is none, outlast a loss of power.
+func (j *journal) settle() error {
+	if j.syncDir == nil {
+		return nil
+	}
+	return j.syncDir(filepath.Dir(j.path))
 }
 
 func (j *journal) forget() error {
@@ -137,6 +154,9 @@ func (j *journal) forget() error {
 		return nil
 	}
 	err := ignoreMissing(os.Remove(j.path))
+	if err == nil {
+		err = j.settle()
+	}
 	j.noted = err != nil
 	return err
 }
