@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
@@ -83,11 +84,12 @@ func (a *attempt) sources() map[string]string {
 func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
 	a := in.a
 	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sources()}
-	look := a.r.ports.Checkpoints.List // for the ids: a damaged root that no offset names is no obstacle to going back
-	if snapshot.NeedsStored(in.facts) {
+	var look func(context.Context) ([]snapshot.RootInfo, error)
+	switch {
+	case want.Again: // for the ids: a damaged root that no offset names is no obstacle to going back
+		look = a.r.ports.Checkpoints.List
+	case snapshot.NeedsStored(in.facts):
 		look = a.r.ports.Checkpoints.Stored
-	} else if !want.Again {
-		look = nil
 	}
 	if look != nil {
 		var err error

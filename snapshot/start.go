@@ -18,8 +18,8 @@ type StartInput struct {
 	Sources map[string]string
 	// Again: go back to the savepoint although the group has committed offsets.
 	Again bool
-	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored. With Again it is needed always, for
-	// the ids in it; then, unless NeedsStored(Tasks), Repository.List will do.
+	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored. With Again it is Repository.List,
+	// needed always, for the ids in it.
 	All []RootInfo
 }
 
