@@ -68,7 +68,7 @@ func cancelWithASleeper(s *site, heard bool) {
 
 	code, text := s.cancels(processorBinary(t), file)
 	require.Equal(t, 43, code, text)
-	require.Contains(t, text, "nothing is deleted: the group still has "+s.app+"-b")
+	require.Contains(t, text, "nothing is deleted yet: the group still has "+s.app+"-b")
 	require.Zero(t, a.exit(20*time.Second))
 	handles, files := s.stateful()
 	require.Equal(t, int(s.parts), handles, "the application is whole")

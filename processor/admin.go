@@ -103,7 +103,7 @@ func (o *operations) ended(err error) {
 	if err == nil && o.incomplete != nil {
 		kept := ""
 		if o.deleting {
-			kept = ", no checkpoints were deleted"
+			kept = ", and deletes no checkpoints"
 		}
 		o.end = fault.Stopf(fault.Unfinished, "stopped without a last checkpoint%s: %w", kept, o.incomplete)
 	}
@@ -413,6 +413,9 @@ func (o *operations) Cancel(ctx context.Context, c admin.Cancel) (admin.Part, er
 	return out, err
 }
 
+// errStopping says that an instance was told to end, and has not yet.
+var errStopping = errors.New("the instance is stopping")
+
 // cancelFor is Cancel; a savepoint that is asked for carries the request's id.
 func (o *operations) cancelFor(ctx context.Context, request string, c admin.Cancel) (admin.Part, error) {
 	out := o.part(engine.Status{})
@@ -462,7 +465,7 @@ func (o *operations) cancelFor(ctx context.Context, request string, c admin.Canc
 	select {
 	case <-o.over:
 	case <-ctx.Done():
-		return out, errors.Join(failed, fmt.Errorf("the instance is stopping: %w", ctx.Err()))
+		return out, errors.Join(failed, fmt.Errorf("%w: %w", errStopping, ctx.Err()))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

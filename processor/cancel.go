@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millweir/millweir/admin"
@@ -33,6 +34,9 @@ func Cancel(ctx context.Context, application string, cfg Config, cmd Send) (Outc
 		cmd.Timeout -= min(forgetTimeout, all/forgetShare)
 	}
 	out, err := sendAll(ctx, application, cfg, cmd)
+	if errors.Is(err, errMaybeGiven) && cfg.cancelDeletes(cmd) {
+		err = fmt.Errorf("%w; %s", err, fateNow(bounded, application, cfg, out.life).words(true))
+	}
 	if cmd.Savepoint || cfg.DisabledCheckpoints || err != nil && (cfg.Retention != DeleteOnCancellation || !errors.Is(err, errNobody)) {
 		return out, err
 	}
@@ -42,22 +46,25 @@ func Cancel(ctx context.Context, application string, cfg Config, cmd Send) (Outc
 	if !out.settleRetention(cfg.Retention) {
 		return out, nil
 	}
-	for _, r := range out.Replies {
-		if r.Error != "" {
-			out.Problems = append(out.Problems, "nothing is deleted, since an instance failed: cancel again when it has ended")
-			return out, nil
+	if slices.ContainsFunc(out.Replies, func(r Reply) bool { return r.Error != "" }) {
+		now := fateNow(bounded, application, cfg, out.life)
+		text := now.words(out.pending)
+		if now == whole {
+			text += ", since an instance failed: cancel again when it has ended"
 		}
+		out.Problems = append(out.Problems, text)
+		return out, ctx.Err()
 	}
-	got, err := forget(bounded, application, cfg, anyLife, out.known)
-	var still *stillMembers
+	got, err := forget(bounded, application, cfg, anyLife, out.life, out.known)
+	var u *undone
+	if errors.As(err, &u) {
+		u.pending = out.pending
+	}
 	switch {
 	case ctx.Err() != nil:
 		return out, ctx.Err()
-	case errors.As(err, &still):
+	case keptFor(err) != nil:
 		out.Problems = append(out.Problems, fmt.Sprintf("%v: end it, or wait until its group.session-timeout is over, and cancel again", err))
-		return out, nil
-	case bounded.Err() != nil && err != nil:
-		out.Problems = append(out.Problems, fmt.Sprintf("not done within %s: %v", all, err))
 		return out, nil
 	case err != nil && fault.CodeOf(err) == fault.NotRunning:
 		out.Problems = append(out.Problems, err.Error())
@@ -94,7 +101,7 @@ func (o *Outcome) settleRetention(file Retention) bool {
 		o.Problems = append(o.Problems, fmt.Sprintf("%s %s, %s %s: the checkpoints are kept, unless the last one to end was one that deletes; give all instances the same",
 			have(keep), setting+string(RetainOnCancellation), have(drop), DeleteOnCancellation))
 	case len(keep) > 0 && file == DeleteOnCancellation:
-		o.Problems = append(o.Problems, fmt.Sprintf("nothing is deleted: %s %s, whatever the file says now (%s): to delete the checkpoints all the same, cancel again",
+		o.Problems = append(o.Problems, fmt.Sprintf("this command deletes nothing: %s %s, whatever the file says now (%s): to delete the checkpoints all the same, cancel again",
 			have(keep), setting+string(RetainOnCancellation), file))
 	case len(drop) > 0 && file != DeleteOnCancellation:
 		o.Notes = append(o.Notes, fmt.Sprintf("%s %s, which counts, whatever the file says now (%s)", have(drop), setting+string(DeleteOnCancellation), file))
@@ -155,12 +162,16 @@ func (o *operations) keeps(err error) {
 func (o *operations) whyKept() (string, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var still *stillMembers
+	still, stay := keptFor(o.kept), "the checkpoints stay"
+	var u *undone
 	switch {
 	case o.kept == nil:
 		return "", nil
-	case errors.As(o.kept, &still) && !still.has(o.s.instance):
+	case still != nil && !still.has(o.s.instance):
 		return fmt.Sprintf("the group still has %s: the last one that is cancelled deletes them", strings.Join(still.names, ", ")), nil
 	}
-	return "", fault.Stopf(fault.NotRunning, "the instance has ended after a last checkpoint, and the checkpoints stay: cancel again, with the service file: %s", o.kept.Error())
+	if errors.As(o.kept, &u) && u.fate != whole {
+		stay = "not all checkpoints are deleted"
+	}
+	return "", fault.Stopf(fault.NotRunning, "the instance has ended after a last checkpoint, and %s: cancel again, with the service file: %s", stay, o.kept.Error())
 }

@@ -82,6 +82,8 @@ type Reply struct {
 	// Error is what went wrong, in one line; Code is its exit code.
 	Error string     `json:"error,omitempty"`
 	Code  fault.Code `json:"code,omitempty"`
+	// Stopping: it was told to end and has not yet when the time to reply was over.
+	Stopping bool `json:"stopping,omitempty"`
 	// Mark is for who deletes the state after a cancel: that of what was committed behind the last checkpoint.
 	Mark string `json:"mark,omitempty"`
 }
@@ -290,6 +292,7 @@ func (c *control) execute(ctx context.Context, rec controlRecord) Reply {
 	}
 	rep.Instance = c.s.instance
 	if err != nil {
+		rep.Stopping = errors.Is(err, errStopping)
 		rep.Error, rep.Code = oneLine(err.Error()), fault.CodeOf(err)
 		if rep.Code == fault.Failed && (fault.RecoveryOf(err) == fault.Rejoin || ctx.Err() != nil) { // nothing has failed
 			rep.Code = fault.NotRunning

@@ -50,7 +50,9 @@ type Outcome struct {
 	// Deleted is what a cancel has deleted after the instances had ended; they delete it themselves where they can.
 	Deleted *Forgotten `json:"deleted,omitempty"`
 
-	known []string // see forget
+	known   []string // see forget
+	life    uint64   // that was the one of now when the command was given; anyLife: not known
+	pending bool     // somebody who may have got it has not said that it has ended
 }
 
 // Err sums an outcome up: nil when all went well. Its code is that of the first instance that failed.
@@ -86,11 +88,16 @@ func sendAll(ctx context.Context, application string, cfg Config, cmd Send) (Out
 	switch {
 	case ctx.Err() != nil:
 		return out, ctx.Err()
+	case errors.Is(err, errMaybeGiven):
+		return out, fault.Stopf(fault.NotRunning, "%w", err)
 	case passes(err):
 		return out, fault.Stopf(fault.NotRunning, "the command could not be given: try again: %w", err)
 	}
 	return out, err
 }
+
+// errMaybeGiven says that a command was written, and the answer to that is lost.
+var errMaybeGiven = errors.New("it is not known whether the command was given: see what the instances do, and try again")
 
 // passes says of what kept a command back that it is over in a while: another broker takes the place of one that has died, or
 // the topic, which was deleted or made a moment ago, is there. That no broker answers at all is something else.
@@ -117,29 +124,35 @@ func sendBounded(ctx context.Context, application string, cfg Config, cmd Send) 
 	if err := kafka.Reach(ctx, conn); err != nil {
 		return Outcome{}, err
 	}
-	known, err := knownBefore(ctx, cl, application, cfg, cmd)
+	before, err := knownBefore(ctx, cl, application, cfg, cmd)
 	if err != nil {
 		return Outcome{}, err
 	}
 	members, err := settledMembers(ctx, cl, application)
 	if err != nil {
-		return Outcome{known: known}, err
+		return before, err
 	}
-	s := &sender{application: application, cl: cl, cmd: cmd, members: members, known: known, got: map[string]Reply{}, partitions: map[string][]string{}, gone: map[string]time.Time{}}
+	s := &sender{application: application, cl: cl, cmd: cmd, members: members, before: before, got: map[string]Reply{}, partitions: map[string][]string{}, gone: map[string]time.Time{}}
 	if err := s.send(ctx); err != nil {
-		return Outcome{}, err
+		return before, err
 	}
 	s.collect(ctx)
 	return s.outcome(ctx), nil
 }
 
-// knownBefore gives the mark of what a cancel that deletes finds.
-func knownBefore(ctx context.Context, cl *kgo.Client, application string, cfg Config, cmd Send) ([]string, error) {
+// knownBefore gives what a cancel that deletes finds.
+func knownBefore(ctx context.Context, cl *kgo.Client, application string, cfg Config, cmd Send) (Outcome, error) {
 	if !cfg.cancelDeletes(cmd) {
-		return nil, nil
+		return Outcome{life: anyLife}, nil
 	}
 	committed, err := kafka.GroupOffsets(ctx, cl, application, false)
-	return []string{markOf(committed)}, err
+	out := Outcome{known: []string{markOf(committed)}, life: anyLife}
+	for _, c := range committed {
+		if c.Found { // without any a reset may have begun a later one
+			out.life = LifeOf(committed)
+		}
+	}
+	return out, err
 }
 
 // groupMember is a member of the group and what it has.
@@ -215,7 +228,7 @@ type sender struct {
 	cl          *kgo.Client
 	cmd         Send
 	members     []groupMember
-	known       []string
+	before      Outcome
 	request     string
 	got         map[string]Reply     // by instance
 	partitions  map[string][]string  // of replies, as far as they have come
@@ -236,7 +249,13 @@ func (s *sender) send(ctx context.Context) error {
 	if s.request, err = newRequest(); err != nil {
 		return err
 	}
-	return writeControl(ctx, s.cl, s.application, controlRecord{Request: s.request, Command: s.cmd.Command, Savepoint: s.cmd.Savepoint, Dir: s.cmd.Dir, Patience: patience(ctx, s.cmd.Timeout).Milliseconds()})
+	err = writeControl(ctx, s.cl, s.application, controlRecord{Request: s.request, Command: s.cmd.Command, Savepoint: s.cmd.Savepoint, Dir: s.cmd.Dir, Patience: patience(ctx, s.cmd.Timeout).Milliseconds()})
+	switch refused := errors.As(err, new(*kerr.Error)); {
+	case errors.Is(err, kerr.RequestTimedOut), errors.Is(err, kerr.NotEnoughReplicasAfterAppend),
+		!refused && (errors.Is(err, context.DeadlineExceeded) || kafka.IsRetriable(err) || kafka.IsUnreachable(err)):
+		return fmt.Errorf("%w: %w", errMaybeGiven, err)
+	}
+	return err
 }
 
 // patience is how long the instances may take. They end their work on the command then, and say so: that takes time, too.
@@ -314,12 +333,14 @@ func (s *sender) look(ctx context.Context) {
 
 // outcome judges what came.
 func (s *sender) outcome(ctx context.Context) Outcome {
-	out := Outcome{Replies: []Reply{}, Problems: []string{}, known: s.known}
+	out := s.before
+	out.Replies, out.Problems = []Reply{}, []string{}
 	for _, name := range slices.Sorted(maps.Keys(s.got)) {
 		r := s.got[name]
 		if r.Mark != "" {
 			out.known, r.Mark = append(out.known, r.Mark), ""
 		}
+		out.pending = out.pending || r.Stopping
 		out.Replies = append(out.Replies, r)
 	}
 	for _, m := range s.members {
@@ -330,7 +351,7 @@ func (s *sender) outcome(ctx context.Context) Outcome {
 		if _, left := s.gone[m.instance]; left {
 			why = "it has left the group without a reply"
 		}
-		out.Problems = append(out.Problems, fmt.Sprintf("%s (%s): %s", m.instance, m.host, why))
+		out.Problems, out.pending = append(out.Problems, fmt.Sprintf("%s (%s): %s", m.instance, m.host, why)), true
 	}
 	if s.cmd.Command == SavepointCommand || s.cmd.Savepoint {
 		problems, err := s.uncovered(ctx)

@@ -42,6 +42,6 @@
 // and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and
 // schedule), local_read.go (its reading), local_restore.go (recovery from it), lane.go (the way of one task's copy to the
 // newest root), admin.go (what is seen and done from outside), attempts.go (what attempts ended of), waits.go (what a start waits for), metrics.go, metrics_lag.go and metrics_spill.go, control.go (commands to all
-// instances, where they are read), control_age.go (how old they are at most) and control_send.go (where they are sent), cancel.go, forget.go
+// instances, where they are read), control_age.go (how old they are at most) and control_send.go (where they are sent), cancel.go, forget.go, forget_fate.go (what became of the state)
 // and forget_plan.go (a cancel that deletes the state), life.go and life_reset.go (which life of the application a process belongs to), reset.go, from.go (starts from a savepoint).
 package processor

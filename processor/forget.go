@@ -36,7 +36,7 @@ type Forgotten struct {
 type stillMembers struct{ names []string }
 
 func (e *stillMembers) Error() string {
-	return fmt.Sprintf("nothing is deleted: the group still has %s", strings.Join(e.names, ", "))
+	return fmt.Sprintf("the group still has %s", strings.Join(e.names, ", "))
 }
 
 // has reports whether an instance is among them: one that could not leave is until its session is over.
@@ -59,13 +59,19 @@ func (e *stillMembers) has(instance string) bool {
 // That says nothing of the time before it joined, in which others may have come, worked and gone while this slept. So known has
 // the marks of what may be deleted: what was committed when the cancel was given, or behind the last checkpoint of an instance
 // that was a member until then. State that is none of these is somebody's who was not cancelled.
+// was is the life that is to end, anyLife where that is not known.
 //
 // Very many positions take several requests. The first that is taken ends the life, see planForget; who starts after a crash
 // between them has no state, and another cancel does the rest.
-func forget(ctx context.Context, application string, cfg Config, of uint64, known []string) (Forgotten, error) {
-	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+func forget(ctx context.Context, application string, cfg Config, of, was uint64, known []string) (Forgotten, error) {
+	outer := ctx
+	ctx, cancel := context.WithTimeout(outer, forgetWithin(outer))
 	defer cancel()
-	f := &forgetter{Reset: Reset{Application: application, cfg: cfg}, of: of, known: known}
+	incarnation, err := newIncarnation()
+	if err != nil {
+		return Forgotten{}, err
+	}
+	f := &forgetter{Reset: Reset{Application: application, cfg: cfg}, of: of, was: was, known: known, incarnation: incarnation}
 	cl, err := f.clientFor(forgetClient)
 	if err != nil {
 		return Forgotten{}, err
@@ -74,7 +80,7 @@ func forget(ctx context.Context, application string, cfg Config, of uint64, know
 	f.cl = cl
 	if cfg.Storage == nil {
 		if _, err := os.Stat(cfg.CheckpointsDir); errors.Is(err, fs.ErrNotExist) {
-			return Forgotten{}, fault.Stopf(fault.CheckpointDir, "nothing is deleted: state.checkpoints.dir %s does not exist here", cfg.CheckpointsDir)
+			return Forgotten{}, f.verdict(outer, ctx, fault.Stopf(fault.CheckpointDir, "state.checkpoints.dir %s does not exist here", cfg.CheckpointsDir))
 		}
 	}
 	var out Forgotten
@@ -87,31 +93,7 @@ func forget(ctx context.Context, application string, cfg Config, of uint64, know
 		}
 		return err
 	})
-	return out, f.verdict(ctx, err)
-}
-
-// verdict says how an attempt ended that did not succeed. Once the end of the life may have been committed nobody may be told
-// that the state is whole.
-func (f *forgetter) verdict(ctx context.Context, err error) error {
-	var still *stillMembers
-	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &still) && f.ended == 0:
-		return err
-	case late && (f.removing || f.ended == 0):
-		return fault.Stopf(fault.NotRunning, "cancel again: %w", err)
-	case f.ended > 0 && (late || errors.As(err, &still) || errors.Is(err, kafkasrc.ErrNotAlone)):
-		why := "somebody has come meanwhile"
-		if late {
-			why = "the time was over"
-		}
-		return fault.Stopf(fault.NotRunning, "the state is given up, or may be, and no file is deleted, since %s: cancel again: %s", why, err.Error())
-	case errors.Is(err, kafkasrc.ErrNotAlone):
-		return fault.Stopf(fault.NotRunning, "%w", err)
-	}
-	return err
+	return out, f.verdict(outer, ctx, err)
 }
 
 // errBehind says that state is committed which this cancel does not know of: others have worked since, or were cancelled later.
@@ -126,11 +108,13 @@ const forgetClient = "cancel"
 type forgetter struct {
 	Reset
 	cl    *kgo.Client
-	of    uint64
+	of    uint64   // for planForget
+	was   uint64   // see fateNow
 	known []string // see forget
-	// ended is the life whose end may have been committed, and removing says that files may be gone.
-	ended    uint64
-	removing bool
+	// incarnation marks the handles that this commits, so that it knows them again where the answer was lost.
+	incarnation element.Incarnation
+	// may says that the state may be given up by what was not answered, or that another one is at it; removing that it is.
+	may, removing bool
 }
 
 // do tries once. ErrNotAlone says that somebody has come: then all has to be looked at again.
@@ -142,27 +126,27 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 	// Joining may take seconds (group.initial.rebalance.delay.ms), so an instance sees before whether another one has done it.
 	committed, err := kafka.GroupOffsets(ctx, f.cl, f.Application, false)
 	if err != nil {
-		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
+		return Forgotten{}, err
 	}
-	if LifeOf(committed) > max(f.of, f.ended) {
+	if LifeOf(committed) > f.of && !f.mine(committed) {
 		return Forgotten{}, fault.Stopf(fault.OK, "%w", errOtherLife)
 	}
 	member, err := kafkasrc.JoinAlone(ctx, f.cl, f.Application, f.cfg.SessionTimeout)
 	if err != nil {
-		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
+		return Forgotten{}, err
 	}
 	defer member.Leave()
 	failpoint.Hit(failpoint.ForgetJoinAfter)
 	holdings, err := snapshot.HoldingsOf(ctx, st, f.Application) // before the positions are read: see below
 	if err != nil {
-		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
+		return Forgotten{}, err
 	}
 	plan, err := f.look(ctx, st, member, holdings)
 	if errors.Is(err, errElsewhere) {
 		return Forgotten{}, member.Prove(ctx)
 	}
 	if err != nil {
-		return Forgotten{}, fmt.Errorf("nothing is deleted: %w", err)
+		return Forgotten{}, err
 	}
 	failpoint.Hit(failpoint.ForgetBefore)
 	if err := f.commit(ctx, member, plan); err != nil {
@@ -174,7 +158,7 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 	f.removing = true
 	var out Forgotten
 	if out.Files, out.Bytes, err = holdings.RemoveCheckpoints(ctx, st); err != nil {
-		return out, fmt.Errorf("the next run starts without state, and nothing needs the checkpoints that are left, but: %w", err)
+		return out, err
 	}
 	return out, nil
 }
@@ -189,14 +173,10 @@ func (f *forgetter) look(ctx context.Context, st snapshot.Storage, member *kafka
 		return forgetting{}, err
 	}
 	of := f.of
-	if f.ended > 0 && LifeOf(committed) == f.ended { // a part of the commit was taken: the rest follows
-		of = max(of, f.ended)
+	if f.may = f.mine(committed); f.may { // the commit was taken, or a part of it: then the rest follows
+		of = anyLife
 	}
-	incarnation, err := newIncarnation()
-	if err != nil {
-		return forgetting{}, err
-	}
-	plan, err := planForget(committed, incarnation, of)
+	plan, err := planForget(committed, f.incarnation, of)
 	if err != nil {
 		return plan, err
 	}
@@ -219,7 +199,7 @@ func (f *forgetter) alone(ctx context.Context) error {
 	for {
 		members, _, err := describeMembers(ctx, f.cl, f.Application)
 		if err != nil {
-			return fmt.Errorf("nothing is deleted: %w", err)
+			return err
 		}
 		if len(members) == 0 {
 			return nil
@@ -233,8 +213,9 @@ func (f *forgetter) alone(ctx context.Context) error {
 		if len(still.names) > 0 {
 			return fault.Stopf(fault.NotRunning, "%w", still)
 		}
+		f.may = true
 		if sleep(ctx, goneRetry) != nil {
-			return fault.Stopf(fault.NotRunning, "nothing is deleted: another cancel is deleting at %s, or did until a moment ago", members[0].host)
+			return fault.Stopf(fault.NotRunning, "another cancel is deleting at %s, or did until a moment ago", members[0].host)
 		}
 	}
 }
@@ -260,7 +241,7 @@ func (f *forgetter) commit(ctx context.Context, member *kafkasrc.Alone, plan for
 	for tp, h := range plan.Handles {
 		text, err := h.Encode()
 		if err != nil {
-			return fmt.Errorf("nothing is deleted: %s: %w", tp, err)
+			return fmt.Errorf("%s: %w", tp, err)
 		}
 		at := element.Position{TopicPartition: tp, TopicID: h.TopicID, PartitionCount: h.PartitionCount, Offset: h.Offset, LeaderEpoch: h.LeaderEpoch}
 		offsets = append(offsets, checkpoint.OffsetCommit{Position: at, Metadata: text})
@@ -269,22 +250,15 @@ func (f *forgetter) commit(ctx context.Context, member *kafkasrc.Alone, plan for
 		Kafka: f.kafka(), Application: f.Application, Instance: forgetClient, Group: f.Application, Logger: f.cfg.Logger,
 		Fence: func([]checkpoint.OffsetCommit) (string, int32, string, error) {
 			id, generation, err := member.Fence()
+			f.may = f.may || err == nil
 			return id, generation, "", err
 		},
 	}
-	begun, err := commits.CommitOffsets(ctx, f.cl, offsets)
-	if begun {
-		f.ended = plan.Life
-	}
-	switch {
-	case err == nil:
-		return nil
-	case kafka.IsOwnershipLost(err):
+	err := commits.CommitOffsets(ctx, f.cl, offsets)
+	if kafka.IsOwnershipLost(err) {
 		return fmt.Errorf("%w: %w", kafkasrc.ErrNotAlone, err)
-	case begun:
-		return fmt.Errorf("the state is given up, and the next run starts without it, but not all partitions say so and no file is deleted: cancel again: %w", err)
 	}
-	return fmt.Errorf("nothing is deleted: %w", err)
+	return err
 }
 
 // sameStore refuses a directory that is not that of the checkpoints which the group names. named is false where it names none.

@@ -37,8 +37,9 @@ func (r *reads) beginLife(ctx context.Context) error {
 
 // lifeFacts is what a group says about the life of its application.
 type lifeFacts struct {
-	life  uint64
-	begun bool // handles of it are committed
+	life     uint64
+	begun    bool // handles of it are committed
+	stateful bool // and some have state
 }
 
 // lifeNow reads it: what is committed says it, and where nothing is, what the last reset has left.
@@ -52,7 +53,7 @@ func (r reads) lifeNow(ctx context.Context) (lifeFacts, error) {
 	}
 	for _, c := range committed {
 		if c.Found {
-			return lifeFacts{life: LifeOf(committed), begun: true}, nil
+			return lifeFacts{life: LifeOf(committed), begun: true, stateful: hasState(committed)}, nil
 		}
 	}
 	life, err := readAfterReset(ctx, r.cl, r.group)
@@ -164,19 +165,19 @@ func (s *service) settleCancel(ctx context.Context, err error, known string) err
 		return s.outlived()
 	}
 	if err != nil || s.ops.unfinished() != nil {
-		s.log.Warn("the checkpoints are kept although the cancel was to delete them: the last one is missing")
+		s.log.Warn("this instance deletes no checkpoints although the cancel was to: the last one is missing")
 		return err
 	}
-	got, ferr := forget(ctx, s.plan.Application, s.cfg, s.reads.life, []string{known})
+	got, ferr := forget(ctx, s.plan.Application, s.cfg, s.reads.life, s.reads.life, []string{known})
 	if !errors.Is(ferr, errOtherLife) {
 		s.ops.keeps(ferr)
 	}
-	var still *stillMembers
+	still := keptFor(ferr)
 	switch {
-	case errors.As(ferr, &still):
+	case still != nil:
 		s.log.Info("the checkpoints stay until all instances have ended; the last one that is cancelled deletes them", "still_there", still.names)
 	case errors.Is(ferr, errOtherLife): // another one was the last, and has done it
-		s.log.Info("checkpoints deleted by another instance, or by the command")
+		s.log.Info("the state was given up by another instance, or by the command, which deletes the checkpoints")
 	case errors.Is(ferr, errBehind):
 		s.log.Info("the checkpoints stay: others have committed behind this instance, and whoever of them is cancelled last, or the command, deletes them")
 	case ferr != nil:

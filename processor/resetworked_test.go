@@ -84,7 +84,7 @@ func TestWhoCommittedBehindACancelHasAnErrorOfItsOwn(t *testing.T) {
 	b.put(100)
 	require.Eventually(t, func() bool { return len(b.counts()) >= 100 && b.lag(app) == 0 }, 30*time.Second, 20*time.Millisecond)
 	require.NoError(t, stop())
-	_, err := forget(t.Context(), app, cfg.withDefaults(), anyLife, []string{"of before"})
+	_, err := forget(t.Context(), app, cfg.withDefaults(), anyLife, anyLife, []string{"of before"})
 	require.ErrorIs(t, err, errBehind)
 	require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 }

@@ -28,7 +28,7 @@ const (
 	shortLeave = 500 * time.Millisecond
 	// settleTimeout bounds all that a cancel which deletes has to do behind the last checkpoint: a last look, the farewell, a
 	// look for others, the deletion.
-	settleTimeout = 3*leaveTimeout + forgetTimeout
+	settleTimeout = 3*leaveTimeout + forgetTimeout + fateTimeout
 )
 
 // ExitCode gives the documented exit code of an error of Run, 0 for nil.

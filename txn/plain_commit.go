@@ -117,13 +117,14 @@ func (p *Plain) sendAll(ctx context.Context, cl *kgo.Client, all []checkpoint.Of
 }
 
 // CommitOffsets commits offsets without a Plain: nothing was produced. It sends them as Plain.Commit does, as long as the fence
-// vouches for the member, in several requests where they are too many for one; begun says that some of them may be committed.
-func (c Config) CommitOffsets(ctx context.Context, cl *kgo.Client, offsets []checkpoint.OffsetCommit) (begun bool, err error) {
+// vouches for the member, in several requests where they are too many for one. With an error some of them may be committed.
+func (c Config) CommitOffsets(ctx context.Context, cl *kgo.Client, offsets []checkpoint.OffsetCommit) error {
 	p, err := NewPlain(c)
 	if err != nil {
-		return false, err
+		return err
 	}
-	return p.sendAll(ctx, cl, offsets)
+	_, err = p.sendAll(ctx, cl, offsets)
+	return err
 }
 
 func (p *Plain) refused(step Step, rec fault.Recovery, code fault.Code, cause error) error {
