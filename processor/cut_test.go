@@ -18,7 +18,7 @@ func cutsFirst(n int) (*testbed.Tap, func() map[kmsg.Key]int) {
 	var mu sync.Mutex
 	met := map[kmsg.Key]int{}
 	var tap testbed.Tap
-	tap.Add(&testbed.Rule{Cut: true, When: func(r kmsg.Request) bool {
+	tap.Add(&testbed.Rule{Closed: true, When: func(r kmsg.Request) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		key := kmsg.Key(r.Key())

@@ -109,7 +109,7 @@ func ofThisLife(metadata string, life uint64) string {
 // somebody's who was not cancelled: this one may sleep at any moment, so the group has to have had it as the same member since
 // the cancel, until what is committed was read. "" says that this is not known, or that nothing is to be deleted.
 func (s *service) lastLook(ctx context.Context, err error) string {
-	if err != nil || !s.ops.deletes() {
+	if err != nil || !s.ops.deletes() || s.ops.unfinished() != nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)

@@ -175,7 +175,11 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 		}
 	}
 	lis.Finished = func(over bool) {
-		log.Info("all inputs have ended and everything is committed", "application_over", over)
+		if over {
+			log.Info("all inputs have ended and everything is committed", "application_over", true)
+		} else {
+			log.Info("all inputs of this instance have ended and everything is committed; the others are left to members of the group, also to those that are dead until their session is over", "application_over", false)
+		}
 		if user.Finished != nil {
 			user.Finished(over)
 		}

@@ -304,7 +304,7 @@ func (s *service) run(ctx context.Context) error {
 		s.cancel(ctx, false) // also when whoever asked for the savepoint waits no more
 	}
 	s.runner.Store(nil)
-	if err == nil && s.ops.deletes() && s.cfg.Settling != nil {
+	if err == nil && s.ops.deletes() && s.ops.unfinished() == nil && s.cfg.Settling != nil {
 		s.cfg.Settling(settleTimeout)
 	}
 	known := s.lastLook(ctx, err)
@@ -384,7 +384,7 @@ func (s *service) farewell(ctx context.Context, err error) {
 		return
 	}
 	within := leaveTimeout
-	if !s.ops.deletes() {
+	if !s.ops.deletes() || s.ops.unfinished() != nil {
 		within = max(s.closeBudget(within), shortLeave)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)

@@ -20,7 +20,7 @@ const maxFrame = 256 << 20
 type tapped struct {
 	net.Conn
 	tap    *Tap
-	broken atomic.Bool
+	broken atomic.Pointer[error]
 	mute   atomic.Pointer[<-chan struct{}]
 
 	mu   sync.Mutex
@@ -53,7 +53,10 @@ func (c *tapped) Write(b []byte) (int, error) {
 	}
 	for _, r := range rules {
 		if r.Cut {
-			c.broken.Store(true)
+			c.broken.Store(&errCut)
+		}
+		if r.Closed {
+			c.broken.Store(&errClosed)
 		}
 		if r.Mute != nil {
 			c.mute.Store(&r.Mute)
@@ -128,8 +131,8 @@ func headed(resp kmsg.Response) bool {
 func (c *tapped) Read(b []byte) (int, error) {
 	if len(c.rest) == 0 {
 		frame, err := c.next()
-		if c.broken.Load() {
-			return 0, io.EOF // as of a connection that the other side has closed
+		if broken := c.broken.Load(); broken != nil {
+			return 0, *broken
 		}
 		if m := c.mute.Load(); m != nil {
 			select {

@@ -3,6 +3,8 @@ package testbed
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -12,6 +14,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
+
+// errCut is what a client sees of a connection that a Tap broke: it does not send the request again by itself.
+var errCut = errors.New("connection cut by the test")
+
+// errClosed is what a client sees of a connection that the other side has closed.
+var errClosed = io.EOF
 
 // Tap watches the requests of the clients that were made with its Opt. Its rules apply on the client's side of the
 // connection, so they work with any broker. The zero value has no rules.
@@ -30,6 +38,8 @@ type Rule struct {
 	Before func(kmsg.Request) error
 	// Cut breaks the connection right after the request went out: the broker does the work, the answer is lost.
 	Cut bool
+	// Closed breaks it as the other side does when it closes it: the client may send the request again by itself.
+	Closed bool
 	// Mute holds back the answer, and all later ones of the connection, until the channel is closed; nil holds nothing.
 	Mute <-chan struct{}
 	// Answer gives an error that is answered in the broker's place, which never sees the request; nil lets it pass. It can
