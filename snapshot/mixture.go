@@ -211,10 +211,10 @@ func (in *ResolveInput) leftBehind(decisions map[element.TaskID]Decision) (out [
 // level has all tasks of an application with exchanges begin at the newest of the checkpoints that their handles name, where
 // records may repeat. It is a complete one: offsets are committed when everything that they cover is acknowledged and
 // written. So nothing is left out, and the records between an older handle and it are not even repeated. A task that it does
-// not hold begins at the newest one that does.
+// not hold begins at the newest one that does. So does one whose handle is still that of its start position.
 func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusal) {
 	refs := restoredRoots(out)
-	if len(in.Stages) == 0 || len(refs) < 2 {
+	if len(in.Stages) == 0 || len(refs) == 0 {
 		return nil
 	}
 	slices.SortStableFunc(refs, func(a, b RootRef) int { return cmp.Compare(b.Name.ID, a.Name.ID) })
@@ -225,7 +225,7 @@ func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusa
 		t := &in.Tasks[i]
 		d := out[t.Task]
 		k := slices.IndexFunc(refs, func(ref RootRef) bool { return in.Roots[ref].Root.reader(t.Inputs[0].TopicPartition) != nil })
-		if d.Kind != Restore || k < 0 || d.Root == refs[k] {
+		if k < 0 || d.Root == refs[k] || d.Kind != Restore && (d.Kind != StartEmpty || d.Unsaved || d.Root.Name.ID >= refs[k].Name.ID) {
 			continue
 		}
 		entry := in.Roots[refs[k]].Root.entryOf(t)

@@ -290,7 +290,7 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 		}
 	}
 	cure := "put the newer offsets and their metadata back"
-	if len(newer) == 0 && !in.Repeats && len(in.Stages) == 0 { // behind exchanges see refuseMixture
+	if len(newer) == 0 && !in.Repeats && (len(in.Stages) == 0 || h.Kind == HandleEmpty) { // else see refuseMixture
 		newer = in.namedAfter(t, h)
 		cure += inPart
 	}

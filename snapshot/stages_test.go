@@ -135,6 +135,7 @@ func TestAnotherParallelismReadsTheSubtasksThatHadItsKeys(t *testing.T) {
 func TestStagesWithoutACheckpointStartEmpty(t *testing.T) {
 	s := newStaged(t)
 	s.in.Tasks = []TaskFacts{standsAt(t, s.r, nil, taskA, 0), standsAt(t, s.r, nil, taskB, 0)}
+	s.load()
 	d := s.resolve()
 	require.Equal(t, StartEmpty, d[subtask(1)].Kind)
 	require.False(t, d[subtask(1)].New)
@@ -143,6 +144,7 @@ func TestStagesWithoutACheckpointStartEmpty(t *testing.T) {
 	require.Equal(t, StartEmpty, s.resolve()[subtask(0)].Kind)
 
 	s.in.Tasks[0] = standsAt(t, s.r, &s.ref, taskA, 500)
+	s.load()
 	require.Equal(t, Restore, s.resolve()[subtask(0)].Kind, "a partition that is new does not keep the others from it")
 }
 
@@ -214,6 +216,29 @@ func TestAMixtureBeginsAtTheNewestWhereRecordsMayRepeat(t *testing.T) {
 	d := s.resolve()
 	require.EqualValues(t, 500, d[taskA].Positions[0].Offset)
 	require.EqualValues(t, 600, d[taskB].Positions[0].Offset)
+}
+
+// The first checkpoint of all, or of a partition, is committed in part: some handles are still those of the start positions.
+func TestAFirstCheckpointThatIsCommittedInPart(t *testing.T) {
+	s := newStaged(t)
+	start := factsOf(t, position(taskB.Partition, 0), RootRef{Name: nameOf(0, 1)}, &s.in, HandleEmpty)
+	s.in.Tasks[1].Inputs[0] = start
+	s.load()
+	s.refused(ReasonStaleHandle, fault.HandleMismatch, "task orders-1: the committed offset is that of checkpoint 0-", "at-least-once")
+	s.in.Repeats = true
+	d := s.resolve()
+	require.Len(t, d, 4)
+	for id, got := range d {
+		require.Equal(t, s.ref, got.Root, "%v", id)
+		require.Equal(t, Restore, got.Kind)
+	}
+	require.EqualValues(t, 500, d[taskB].Positions[0].Offset)
+
+	// One whose state was let go at that checkpoint stays without, and so does one that has run without checkpoints.
+	for _, kind := range []HandleKind{HandleEmpty, HandleUnsaved} {
+		s.in.Tasks[1].Inputs[0] = factsOf(t, position(taskB.Partition, 500), s.ref, &s.in, kind)
+		require.Equal(t, StartEmpty, s.resolve()[taskB].Kind)
+	}
 }
 
 func TestAStageThatIsGoneIsRefused(t *testing.T) {
