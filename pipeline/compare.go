@@ -94,7 +94,7 @@ func sortBy(node *ast.Node, n *ast.BuiltinNode) {
 func equal(args ...any) (any, error) {
 	var of [2]any
 	for i, v := range args {
-		n, err := normalise(v, 0)
+		n, err := normalise(v)
 		if err != nil {
 			return nil, err
 		}
@@ -164,11 +164,11 @@ func content(v any) (any, error) {
 	case nil, bool, int, int64, float64, string, time.Duration:
 		return v, nil
 	}
-	return normalise(v, 0)
+	return normalise(v)
 }
 
 func sorted(args ...any) (any, error) {
-	v, err := normalise(args[0], 0)
+	v, err := normalise(args[0])
 	if err != nil {
 		return nil, fmt.Errorf("sort(): %w", err)
 	}

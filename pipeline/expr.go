@@ -226,7 +226,7 @@ func (e *expression) evalWith(ev *evaluator, r *record, result *json.Value) erro
 		}
 		return fmt.Errorf("%s: %w", e.source, err)
 	}
-	v, err := normalise(out, 0)
+	v, err := normalise(out)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.source, err)
 	}

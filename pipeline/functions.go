@@ -171,7 +171,7 @@ func fromJSON(args ...any) (any, error) {
 
 // toJSON writes what a JSON sink writes.
 func toJSON(args ...any) (any, error) {
-	v, err := normalise(args[0], 0)
+	v, err := normalise(args[0])
 	if err != nil {
 		return nil, fmt.Errorf("toJSON(): %w", err)
 	}
@@ -197,7 +197,7 @@ func toText(args ...any) (any, error) {
 	case time.Duration:
 		return v.String(), nil
 	}
-	v, err := normalise(args[0], 0)
+	v, err := normalise(args[0])
 	if err != nil {
 		return nil, fmt.Errorf("string(): %w", err)
 	}

@@ -79,6 +79,8 @@ func (g *guards) Visit(node *ast.Node) {
 			g.sum(node, n)
 		case n.Name == "sortBy":
 			sortBy(node, n)
+		case n.Name == "flatten" && len(n.Arguments) == 1 && open(n.Arguments[0]):
+			n.Arguments[0] = call("$flat", n.Arguments[0])
 		case n.Name == "get" && len(n.Arguments) == 2:
 			n.Arguments[1] = indexed(n.Arguments[1])
 		}

@@ -22,7 +22,7 @@ const (
 
 var (
 	errTooManyLooks = fmt.Errorf("predicates look at more than %d elements for one record", maxLooks)
-	looking         = []expr.Option{expr.Function("$look", look, new(func(steps, any, int) any))}
+	looking         = []expr.Option{expr.Function("$look", look, new(func(steps, any, int) any)), expr.Function("$flat", flat, new(func(any) any))}
 )
 
 // lookers are the functions whose time depends on the size of what they get, while charge does not see it in what they make.
@@ -125,6 +125,33 @@ func sizeWithin(v any, bytes, left int) int {
 				break
 			}
 			left = sizeWithin(e, bytes, left)
+		}
+	}
+	return left
+}
+
+// flat refuses what flatten would need far more room for than the evaluator allows its result, see maxParts.
+func flat(args ...any) (any, error) {
+	if flatWithin(args[0], 2*memoryBudget) < 0 {
+		return nil, errTooManyParts
+	}
+	return args[0], nil
+}
+
+// flatWithin gives what is left of a budget after the lists and elements that flatten meets.
+func flatWithin(v any, left int) int {
+	left--
+	switch v := v.(type) {
+	case []string:
+		left -= len(v)
+	case []int:
+		left -= len(v)
+	case []any:
+		for _, e := range v {
+			if left < 0 {
+				break
+			}
+			left = flatWithin(e, left)
 		}
 	}
 	return left

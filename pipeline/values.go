@@ -77,11 +77,32 @@ func kindOfResult(e *expression) valueKind {
 	return unknownKind
 }
 
+// maxParts bounds the parts of a value that an expression makes, and copiedParts is how many of them one that has to be
+// copied counts for. An expression can put one list into another twice, and that again, so that a few bytes of source
+// stand for any number of parts.
+const (
+	maxParts    = 1 << 24
+	copiedParts = 8
+)
+
+var errTooManyParts = errors.New("the value has too many parts")
+
 // normalise gives the value in the types that formats and aggregates know. It copies only where something changes, so
 // what came out of a record unchanged is shared with it.
-func normalise(v any, depth int) (any, error) {
+func normalise(v any) (any, error) {
+	n := normaliser{left: maxParts}
+	return n.value(v, 0)
+}
+
+// normaliser counts what is left of maxParts.
+type normaliser struct{ left int }
+
+func (p *normaliser) value(v any, depth int) (any, error) {
 	if depth > maxValueDepth {
 		return nil, errTooDeep
+	}
+	if p.left--; p.left < 0 {
+		return nil, errTooManyParts
 	}
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, json.Number:
@@ -89,17 +110,17 @@ func normalise(v any, depth int) (any, error) {
 	case int:
 		return int64(v), nil
 	case map[string]any:
-		return normaliseMap(v, depth)
+		return p.object(v, depth)
 	case []any:
-		return normaliseList(v, depth)
+		return p.list(v, depth)
 	case time.Duration:
 		return nil, errors.New("a duration is no value of a record; write duration(…).Milliseconds()")
 	}
-	return normaliseOther(v, depth)
+	return p.other(v, depth)
 }
 
-// normaliseOther handles the narrow numbers and the typed lists that functions of the language give.
-func normaliseOther(v any, depth int) (any, error) {
+// other handles the narrow numbers and the typed lists that functions of the language give.
+func (p *normaliser) other(v any, depth int) (any, error) {
 	r := reflect.ValueOf(v)
 	switch r.Kind() {
 	case reflect.Int8, reflect.Int16, reflect.Int32:
@@ -109,9 +130,10 @@ func normaliseOther(v any, depth int) (any, error) {
 	case reflect.Float32:
 		return r.Float(), nil
 	case reflect.Slice:
+		p.left -= copiedParts * r.Len()
 		out := make([]any, r.Len())
 		for i := range out {
-			e, err := normalise(r.Index(i).Interface(), depth+1)
+			e, err := p.value(r.Index(i).Interface(), depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -122,10 +144,10 @@ func normaliseOther(v any, depth int) (any, error) {
 	return nil, fmt.Errorf("%T is no value of a record", v)
 }
 
-func normaliseMap(m map[string]any, depth int) (any, error) {
+func (p *normaliser) object(m map[string]any, depth int) (any, error) {
 	var out map[string]any // nil as long as nothing changes
 	for k, v := range m {
-		n, err := normalise(v, depth+1)
+		n, err := p.value(v, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -133,6 +155,7 @@ func normaliseMap(m map[string]any, depth int) (any, error) {
 			continue
 		}
 		if out == nil {
+			p.left -= copiedParts * len(m)
 			out = make(map[string]any, len(m))
 			for k, v := range m {
 				out[k] = v
@@ -146,10 +169,10 @@ func normaliseMap(m map[string]any, depth int) (any, error) {
 	return out, nil
 }
 
-func normaliseList(l []any, depth int) (any, error) {
+func (p *normaliser) list(l []any, depth int) (any, error) {
 	var out []any
 	for i, v := range l {
-		n, err := normalise(v, depth+1)
+		n, err := p.value(v, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -157,6 +180,7 @@ func normaliseList(l []any, depth int) (any, error) {
 			continue
 		}
 		if out == nil {
+			p.left -= copiedParts * len(l)
 			out = append([]any(nil), l...)
 		}
 		out[i] = n
