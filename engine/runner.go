@@ -111,7 +111,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	for n := 1; ; n++ {
 		r.live(StandingBy, n, r.life.Load().cause)
 		asg, err := r.awaitAssignment(ctx)
-		if err == nil && ctx.Err() != nil {
+		if ctx.Err() != nil && fault.RecoveryOf(err) != fault.Stop { // another error may come of the stop
 			if r.holds() {
 				r.stoppedWaiting(failed, lost)
 			}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -142,4 +143,32 @@ func TestAStopWhileAnAssignmentIsAwaitedAfterAFailure(t *testing.T) {
 			require.ErrorIs(t, <-told, sick)
 		})
 	}
+}
+
+// deafTopics gives no answer until nobody waits for one.
+type deafTopics struct {
+	Offsets
+	asked chan struct{}
+}
+
+func (d deafTopics) Topics(ctx context.Context, _ []string) (map[string]Topic, error) {
+	d.asked <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A stop while the brokers are asked which partitions there are is a stop like any other: no attempt has ended by it.
+func TestStopWhileTheTopicsAreAskedForIsNoFailure(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	ports := w.ports()
+	asked := make(chan struct{}, 1)
+	ports.Offsets = deafTopics{ports.Offsets, asked}
+	ended := make(chan error, 10)
+	stop := w.startPlan(exchangePlan(t, 2), w.config(), ports, &Listener{
+		AttemptEnded: func(_ int, err error, _ fault.Recovery, _ time.Duration) { ended <- err },
+	})
+	<-asked
+	require.NoError(t, stop())
+	require.Empty(t, ended)
 }
