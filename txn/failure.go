@@ -22,13 +22,13 @@ type failure struct {
 }
 
 // noteFailure keeps the first failure. A broker refuses whole batches: of the records that it refused for their size or
-// time, the one that is the likeliest reason is kept.
-func noteFailure(first *atomic.Pointer[failure], r *kgo.Record, err error) {
+// time, the one that is the likeliest reason is kept. It says whether there was none before.
+func noteFailure(first *atomic.Pointer[failure], r *kgo.Record, err error) bool {
 	f := first.Load()
 	if f != nil && !f.lessLikely(r, err) {
-		return
+		return false
 	}
-	first.CompareAndSwap(f, newFailure(r, err))
+	return first.CompareAndSwap(f, newFailure(r, err)) && f == nil
 }
 
 func newFailure(r *kgo.Record, err error) *failure {

@@ -55,7 +55,12 @@ func (p *Plain) Unanswered() int64 { return p.flow.unanswered() }
 type plainClient struct {
 	*kgo.Client
 	first  atomic.Pointer[failure]
+	failed chan struct{} // closed when there is a first
 	limits *limits
+}
+
+func newPlainClient(cl *kgo.Client, l *limits) *plainClient {
+	return &plainClient{Client: cl, failed: make(chan struct{}), limits: l}
 }
 
 // wave is what is produced between two Seals. Each wave has its own promise, so that a Seal can wait for all that came
@@ -82,7 +87,9 @@ func newWave(cl *plainClient) *wave {
 // answered is the promise of every record of the wave.
 func (w *wave) answered(r *kgo.Record, err error) {
 	if err != nil {
-		noteFailure(&w.cl.first, r, err)
+		if noteFailure(&w.cl.first, r, err) {
+			close(w.cl.failed)
+		}
 	}
 	w.release(1)
 }
@@ -154,7 +161,7 @@ func (p *Plain) Init(ctx context.Context) error {
 	l.cuts.watch(cl)
 	failpoint.Hit(failpoint.InitAfter)
 	p.mu.Lock()
-	p.cl = &plainClient{Client: cl, limits: l}
+	p.cl = newPlainClient(cl, l)
 	p.cur = newWave(p.cl)
 	p.mu.Unlock()
 	p.flow.through(cl)
@@ -286,6 +293,9 @@ func (p *Plain) Seal(ctx context.Context, id element.CheckpointID) error {
 	return nil
 }
 
+// batchGrace lets the other records of a refused batch tell of themselves: one of them may be the reason.
+const batchGrace = 100 * time.Millisecond
+
 // await waits for the waves that have ended. A record that failed is not waited for any further: the others may have to
 // wait for the same broker for ever.
 func (p *Plain) await(ctx context.Context, cl *plainClient) error {
@@ -293,6 +303,12 @@ func (p *Plain) await(ctx context.Context, cl *plainClient) error {
 		select {
 		case <-p.older[0].done:
 			p.older = p.older[1:]
+		case <-cl.failed:
+			select {
+			case <-p.older[0].done:
+			case <-time.After(batchGrace):
+			case <-ctx.Done():
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -383,6 +383,26 @@ func TestPlainEndsItsOwnTransactionOfBefore(t *testing.T) {
 	e.requireCommitted(2)
 }
 
+// A record that fails while a Seal waits ends the wait: the others may wait for a partition without a leader, for ever.
+func TestPlainSealDoesNotWaitBehindAFailure(t *testing.T) {
+	p := &Plain{}
+	w := newWave(newPlainClient(nil, nil))
+	w.pending.Add(2) // one is refused, the other one gets no answer
+	w.release(1)
+	p.older = []*wave{w}
+	over := make(chan error, 1)
+	go func() { over <- p.await(t.Context(), w.cl) }()
+	time.Sleep(10 * time.Millisecond)
+	w.answered(&kgo.Record{Topic: "out"}, kerr.InvalidRequest)
+	select {
+	case err := <-over:
+		require.NoError(t, err)
+		require.ErrorIs(t, w.cl.first.Load().err, kerr.InvalidRequest)
+	case <-time.After(5 * time.Second):
+		require.Fail(t, "it waits for the other one")
+	}
+}
+
 func BenchmarkPlainProduceBatch(b *testing.B) {
 	p, err := NewPlain(Config{Application: "a", Instance: "i", Group: "a", Fence: func([]checkpoint.OffsetCommit) (string, int32, string, error) { return "", 0, "", nil }})
 	require.NoError(b, err)
