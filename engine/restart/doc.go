@@ -9,7 +9,8 @@
 //	I1  A delay lies between the least and the greatest one of the strategy, jitter included.
 //	I2  A strategy that gave up stays so: each further failure gives up, too.
 //	I3  Attempts are forgotten only by the strategies that Flink lets forget, and only after an attempt that has run for
-//	    long enough. The time counts from when it was running: waits and restores are no sign of health.
+//	    long enough. The time counts from when it was running: waits and restores are no sign of health. Attempts that
+//	    left, with partitions that went, count together with the one behind them.
 //	I4  Memory is bounded: the history keeps HistorySize attempts, the guard the newest guardRecords records.
 //
 // The package is pure: no clock (times are durations since any fixed start, given by the caller), no goroutine, no I/O.

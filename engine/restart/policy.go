@@ -83,6 +83,7 @@ func (p *Policy) Left(now time.Duration, cause error, delay time.Duration) {
 	if a := p.current(); a != nil {
 		a.Cause, a.Another, a.Delay = cause, true, delay
 		p.end(a, now)
+		p.strategy.left(now)
 	}
 }
 

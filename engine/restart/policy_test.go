@@ -185,6 +185,45 @@ func TestC49_AFaultThatHealsAfterTheThirdAttempt(t *testing.T) {
 	require.True(t, h[2].Another && h[2].Counted, "the strategy counts what has failed, and only that")
 }
 
+// An attempt that ends because its partitions go is neither a failure nor the end of a time of health; the wait for others is no
+// part of it.
+func TestTheWaitForPartitionsIsNoSignOfHealth(t *testing.T) {
+	for name, c := range map[string]struct {
+		ran    time.Duration // of each of two attempts
+		reason string        // of the verdict on the next failure
+	}{"ran for a minute": {time.Minute, "2 restarts used up, and no attempt ran for 1h"}, "ran for long enough together": {40 * time.Minute, ""}} {
+		for then, runs := range map[string]bool{"fails before it runs": false, "fails at once": true} {
+			t.Run(name+", "+then, func(t *testing.T) {
+				p := policy(t, Config{Exponential: Exponential{ResetThreshold: time.Hour, Attempts: 2}}, mid)
+				now := time.Duration(0)
+				for range 2 {
+					p.Started(now)
+					_, v := p.Failed(now, io.EOF)
+					require.Nil(t, v)
+				}
+				for range 2 {
+					p.Started(now)
+					p.Running(now)
+					now += c.ran
+					p.Left(now, io.EOF, 0)
+					now += 2 * time.Hour
+				}
+				p.Started(now)
+				if runs {
+					p.Running(now)
+				}
+				_, v := p.Failed(now, io.EOF)
+				if c.reason == "" {
+					require.Nil(t, v)
+					return
+				}
+				require.NotNil(t, v)
+				require.Equal(t, c.reason, v.Reason)
+			})
+		}
+	}
+}
+
 // Two tasks have a poison record each, and either of them ends the attempt: neither fails in a row.
 func TestTheGuardNamesARecordAmongOthersThatFail(t *testing.T) {
 	p := policy(t, Config{SameRecord: 3}, mid)

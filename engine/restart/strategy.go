@@ -6,6 +6,8 @@ import "time"
 type strategy interface {
 	// running says that the present attempt has restored its state and processes records from now on.
 	running(now time.Duration)
+	// left says that the present attempt has ended and has not failed.
+	left(now time.Duration)
 	// failed says that the present attempt has failed.
 	failed(now time.Duration) next
 }
@@ -45,6 +47,8 @@ type none struct{}
 
 func (none) running(time.Duration) {}
 
+func (none) left(time.Duration) {}
+
 func (none) failed(time.Duration) next { return next{reason: "it restarts nothing"} }
 
 // fixed restarts so many times in the life of the process; the count is never reset, as in Flink.
@@ -54,6 +58,8 @@ type fixed struct {
 }
 
 func (f *fixed) running(time.Duration) {}
+
+func (f *fixed) left(time.Duration) {}
 
 func (f *fixed) failed(time.Duration) next {
 	if f.restarts >= f.cfg.Attempts {
@@ -72,6 +78,8 @@ type rate struct {
 
 func (r *rate) running(time.Duration) {}
 
+func (r *rate) left(time.Duration) {}
+
 func (r *rate) failed(now time.Duration) next {
 	kept := r.recent[:0]
 	for _, at := range r.recent {
@@ -89,13 +97,14 @@ func (r *rate) failed(now time.Duration) next {
 	return next{delay: r.cfg.Delay, fresh: fresh}
 }
 
-// exponential waits longer from failure to failure, until an attempt has run for the threshold.
+// exponential waits longer from failure to failure, until attempts have run for the threshold without one between.
 type exponential struct {
 	cfg      Exponential
 	random   func() float64
 	restarts int           // since the last reset
 	backoff  time.Duration // the latest one, without jitter
 	since    time.Duration // when the present attempt began to run
+	ran      time.Duration // how long those before it ran that have left since the last failure
 	over     bool
 }
 
@@ -105,9 +114,17 @@ func (e *exponential) running(now time.Duration) {
 	}
 }
 
-func (e *exponential) failed(now time.Duration) next {
-	stable := e.since != never && now-e.since >= e.cfg.ResetThreshold
+func (e *exponential) left(now time.Duration) {
+	if e.since != never {
+		e.ran += now - e.since
+	}
 	e.since = never
+}
+
+func (e *exponential) failed(now time.Duration) next {
+	e.left(now)
+	stable := e.ran >= e.cfg.ResetThreshold
+	e.ran = 0
 	if stable && !e.over {
 		e.restarts = 0
 	}
