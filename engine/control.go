@@ -284,14 +284,14 @@ func (a *attempt) skipped() {
 // refused answers one who wanted a savepoint when too many wait.
 func (a *attempt) refused(name string) {
 	a.serve(func(q *request) bool { return q.savepoint == name }, func(*request) answer {
-		return answer{err: fmt.Errorf("%d requests for a savepoint wait already", checkpoint.MaxSavepoints)}
+		return answer{err: fault.Restartf(fault.NotRunning, "%d requests for a savepoint wait already", checkpoint.MaxSavepoints)}
 	})
 }
 
 // unserved answers all who still wait when the attempt is over.
 func (a *attempt) unserved(cause error) {
-	code := fault.Failed
-	if fault.RecoveryOf(cause) == fault.Rejoin { // nothing has failed: whoever asks again is served
+	code := fault.CodeOf(cause)
+	if fault.RecoveryOf(cause) == fault.Rejoin || code == fault.OK || errors.Is(cause, errStopped) { // nothing has failed: who asks again is served
 		code = fault.NotRunning
 	}
 	a.serve(func(*request) bool { return true }, func(*request) answer {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -21,6 +22,9 @@ func TestWhoWaitsForACheckpointIsToldWhetherItFailed(t *testing.T) {
 	}{
 		{fault.New(fault.Rejoin, fault.Failed, "the group took orders/0 away"), fault.NotRunning},
 		{errors.New("the disk is gone"), fault.Failed},
+		{fmt.Errorf("checkpoint 7: %w", fault.Restartf(fault.CheckpointDir, "checkpoint directory d: it is full")), fault.CheckpointDir},
+		{fault.Stopf(fault.OK, "it has outlived the application"), fault.NotRunning},
+		{fmt.Errorf("the attempt: %w", errStopped), fault.NotRunning},
 	} {
 		q := &request{reply: make(chan answer, 1)}
 		a := &attempt{requests: []*request{q}}
