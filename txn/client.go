@@ -26,13 +26,21 @@ type client struct {
 	produced atomic.Int64
 	failed   atomic.Int64
 	first    atomic.Pointer[failure]
-	drained  chan struct{} // closed when pending reaches 0
-	held     bool          // the token is out; only control calls use it
+	acked    atomic.Pointer[producer] // of the first record that was acknowledged
+	drained  chan struct{}            // closed when pending reaches 0
+	held     bool                     // the token is out; only control calls use it
 
 	_ [64]byte // the promise goroutine and the producers write pending; keep what they only read off its line
 	// pending is the number of records without an answer, plus one token while the transaction takes records. So it
 	// reaches 0 exactly once, after the last promise of a sealed transaction.
 	pending atomic.Int64
+}
+
+// producer is what a record was produced as. It does not change within a transaction, unless the broker has forgotten it: then kgo
+// may take a new epoch without failing a record, and what was acknowledged in the old one is aborted.
+type producer struct {
+	id    int64
+	epoch int16
 }
 
 func newClient(slot int, id string, cl *kgo.Client, l *limits) *client {
@@ -47,6 +55,7 @@ func (c *client) reset() {
 	c.produced.Store(0)
 	c.failed.Store(0)
 	c.first.Store(nil)
+	c.acked.Store(nil)
 	c.hold()
 }
 
@@ -70,6 +79,8 @@ func (c *client) answered(r *kgo.Record, err error) {
 	if err != nil {
 		noteFailure(&c.first, r, err)
 		c.failed.Add(1)
+	} else if c.acked.Load() == nil {
+		c.acked.Store(&producer{r.ProducerID, r.ProducerEpoch})
 	}
 	c.release()
 }

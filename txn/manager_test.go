@@ -41,6 +41,29 @@ func TestOutputOffsetsAndHandleAppearTogether(t *testing.T) {
 	require.Positive(t, e.ended[0].End)
 }
 
+// The client takes a new epoch by itself where the broker has forgotten its producer, in the middle of a transaction. What was
+// acknowledged in the old one is aborted by that, so the rest must not be committed.
+func TestATransactionOfTwoEpochsIsNotCommitted(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.produce(m, "a")
+	require.NoError(t, m.Seal(e.ctx, 1))
+	c := m.clients[0]
+	id, epoch, err := c.cl.ProducerID(e.ctx)
+	require.NoError(t, err)
+	require.Equal(t, &producer{id, epoch}, c.acked.Load())
+	c.acked.Store(&producer{id, epoch - 1})
+	offsets := e.tap.Watch(nil, kmsg.TxnOffsetCommit)
+	err = m.Commit(e.ctx, e.commitOf(1, 30, "handle-1"))
+	require.ErrorContains(t, err, "within the transaction")
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
+	require.Zero(t, offsets.Hits())
+	require.NoError(t, m.Abort(e.ctx))
+	require.NoError(t, m.Init(e.ctx))
+	require.NoError(t, e.checkpoint(m, 2, "b"))
+	require.Equal(t, []string{"b"}, e.read(e.out))
+}
+
 func TestMarkerWhenThereIsNoOutput(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
