@@ -138,6 +138,7 @@ func TestCommands(t *testing.T) {
 		{"POST", "/api/v1/savepoints", `[`, 400, `body: `},
 		{"POST", "/api/v1/savepoints", `{"dir": "` + strings.Repeat("x", maxBody) + `"}`, 400, `too large`},
 		{"POST", "/api/v1/cancel", `{"savepoint": 7}`, 400, `true, false or a directory`},
+		{"POST", "/api/v1/cancel", `{"savepoint": null}`, 400, `true, false or a directory`},
 		{"GET", "/api/v1/cancel", "", 405, `/api/v1/cancel takes POST`},
 		{"POST", "/metrics", "", 405, `/metrics takes GET`},
 		{"GET", "/api/v1/nothing", "", 404, `there is nothing here`},

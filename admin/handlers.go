@@ -77,11 +77,11 @@ type cancelRequest struct {
 // cancelSavepoint is true, false, or a directory.
 type cancelSavepoint Cancel
 
-// UnmarshalJSON reads either form.
+// UnmarshalJSON reads either form. Null, which a script may write for what it does not know, is neither.
 func (c *cancelSavepoint) UnmarshalJSON(b []byte) error {
-	var yes bool
-	if json.Unmarshal(b, &yes) == nil {
-		*c = cancelSavepoint{Savepoint: yes}
+	var yes *bool
+	if json.Unmarshal(b, &yes) == nil && yes != nil {
+		*c = cancelSavepoint{Savepoint: *yes}
 		return nil
 	}
 	var dir string
