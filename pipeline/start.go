@@ -159,7 +159,7 @@ func offsetsOf(n *yamlx.Node) (map[int32]int64, bool) {
 	offsets, good := map[int32]int64{}, true
 	for _, e := range n.Entries() {
 		p, err := strconv.ParseInt(e.Name, 10, 32)
-		if err != nil || p < 0 {
+		if err != nil || p < 0 || strconv.FormatInt(p, 10) != e.Name { // +1 and 01 would be partition 1 once more
 			e.Key.Errorf("not a partition: a number from 0")
 			good = false
 			continue

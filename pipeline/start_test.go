@@ -43,6 +43,15 @@ func TestWhereSourcesBeginAndEnd(t *testing.T) {
 	}
 }
 
+func TestAPartitionHasOneName(t *testing.T) {
+	for _, names := range []string{"1: 100, 01: 200", "+1: 100", "-1: 100", "1.0: 100", "-0: 100"} {
+		for _, key := range []string{"start", "end"} {
+			_, ps := buildText("sources: {in: {topic: in, key: string, value: json, " + key + ": {offsets: {" + names + "}}}}\nsinks: {out: {from: in, topic: out, key: string, value: json}}\n")
+			require.ErrorContains(t, ps.Err(), "not a partition", names)
+		}
+	}
+}
+
 // TestThePartsInTheDocumentationAreValid: whole files are tested where settings are known, in package config.
 func TestThePartsInTheDocumentationAreValid(t *testing.T) {
 	page, err := os.ReadFile("../docs/service-file.md")
