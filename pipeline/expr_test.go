@@ -98,6 +98,23 @@ func TestIntegersNeverWrapAround(t *testing.T) {
 	}
 }
 
+func TestDurationsNeverWrapAround(t *testing.T) {
+	value := map[string]any{"n": int64(3), "huge": int64(10_000_000_000)}
+	for source, want := range map[string]any{
+		`(duration("1h") * value.n).Milliseconds()`: int64(10_800_000), `(value.n * duration("1h") - duration("30m")).Minutes()`: 150.0, `(duration("1h") + duration("1s")).Seconds()`: 3601.0,
+	} {
+		got, err := mustCompile(t, source).eval(rec(value))
+		require.NoError(t, err, source)
+		require.Equal(t, want, got, source)
+	}
+	for _, source := range []string{
+		`(duration("1h") * value.huge).Milliseconds()`, `(value.huge * duration("1h")).Milliseconds()`, `(duration("2562047h") + duration("1h")).Hours()`, `(duration("-2562047h") - duration("1h")).Hours()`, `(duration("1h") * duration("1h")).Hours()`,
+	} {
+		_, err := mustCompile(t, source).eval(rec(value))
+		require.ErrorIs(t, err, topology.ErrOverflow, source)
+	}
+}
+
 func TestErrorsOfARecordNameTheExpression(t *testing.T) {
 	for source, want := range map[string]string{
 		"value.a.b":      "value.a.b: cannot fetch b from <nil> (character 9 of the expression)",

@@ -272,20 +272,29 @@ func step(args ...any) (any, error) {
 // checked gives the operator that computes integers exactly and leaves all else to the language.
 func checked(ints func(a, b int64) (int64, bool), others func(a, b any) (any, error)) func(args ...any) (any, error) {
 	return func(args ...any) (any, error) {
-		a, ok := asInt64(args[0])
-		if !ok {
-			return others(args[0], args[1])
-		}
-		b, ok := asInt64(args[1])
-		if !ok {
+		a, isTimeA, okA := whole(args[0])
+		b, isTimeB, okB := whole(args[1])
+		if !okA || !okB {
 			return others(args[0], args[1])
 		}
 		v, ok := ints(a, b)
-		if !ok {
+		switch {
+		case !ok:
 			return nil, topology.ErrOverflow
+		case isTimeA || isTimeB: // the language knows which of these make sense
+			return others(args[0], args[1])
 		}
 		return int(v), nil
 	}
+}
+
+// whole gives an integer, or a duration in nanoseconds.
+func whole(v any) (n int64, duration, ok bool) {
+	if n, ok = asInt64(v); ok {
+		return n, false, true
+	}
+	d, ok := v.(time.Duration)
+	return int64(d), ok, ok
 }
 
 // failing is an operator of the language, which panics where it does not apply; the evaluator makes that an error.
