@@ -22,7 +22,8 @@ const (
 	aloneSession   = 10 * time.Second
 	aloneHeartbeat = 300 * time.Millisecond
 	aloneFarewell  = 3 * time.Second
-	consumers      = "consumer" // the type of the group's protocol
+	aloneHurry     = 200 * time.Millisecond // for a farewell when the time is over: it is sent, and not waited for
+	consumers      = "consumer"             // the type of the group's protocol
 )
 
 // Alone is a membership in a group that nobody else is in. It proves that: the group's generation is its own, and ends with
@@ -55,7 +56,7 @@ func JoinAlone(ctx context.Context, cl *kgo.Client, group string, session time.D
 		err = a.sync(ctx)
 	}
 	if err != nil || !alone {
-		a.depart()
+		a.depart(ctx)
 		if err == nil || over(err) {
 			err = fmt.Errorf("group %s: %w", group, ErrNotAlone)
 		}
@@ -134,7 +135,7 @@ func (a *Alone) beat(ctx context.Context) {
 			return
 		}
 		if errors.Is(a.Prove(ctx), ErrNotAlone) {
-			a.depart()
+			a.depart(ctx)
 			return
 		}
 	}
@@ -167,21 +168,25 @@ func (a *Alone) Fence() (member string, generation int32, err error) {
 	return a.member, a.generation, a.lost
 }
 
-// Leave ends the membership.
-func (a *Alone) Leave() {
+// Leave ends the membership. The end of ctx makes it short, but does not keep it from being tried.
+func (a *Alone) Leave(ctx context.Context) {
 	a.stop()
 	<-a.done
 	if _, _, err := a.Fence(); err == nil {
-		a.depart()
+		a.depart(ctx)
 	}
 }
 
 // depart tells the group. Without that it waits for the session.
-func (a *Alone) depart() {
+func (a *Alone) depart(ctx context.Context) {
 	if a.member == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), aloneFarewell)
+	within := aloneFarewell
+	if end, ok := ctx.Deadline(); ok {
+		within = min(within, max(time.Until(end), aloneHurry))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group, req.MemberID = a.group, a.member

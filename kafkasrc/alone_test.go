@@ -33,14 +33,14 @@ func TestAloneUntilSomebodyComes(t *testing.T) {
 	require.ErrorIs(t, a.Prove(t.Context()), ErrNotAlone)
 	_, _, err = a.Fence()
 	require.ErrorIs(t, err, ErrNotAlone)
-	a.Leave()
+	a.Leave(t.Context())
 	require.NoError(t, b.Prove(t.Context()), "who is late with leaving disturbs nobody")
-	b.Leave()
+	b.Leave(t.Context())
 
 	again, err := JoinAlone(t.Context(), client(), "g", 10*time.Second)
 	require.NoError(t, err)
 	_, later, err := again.Fence()
 	require.NoError(t, err)
 	require.Greater(t, later, generation)
-	again.Leave()
+	again.Leave(t.Context())
 }

@@ -81,7 +81,7 @@ func TestWhoDeletesIsNoInstance(t *testing.T) {
 	require.Empty(t, s.gone, "who deletes has not replied yet")
 	_, err = settledMembers(t.Context(), cl, app)
 	require.ErrorIs(t, err, errNobody, "it is no instance that replies")
-	member.Leave()
+	member.Leave(t.Context())
 	s.look(t.Context())
 	require.Len(t, s.gone, 1)
 }

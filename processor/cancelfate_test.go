@@ -23,6 +23,7 @@ type mortal struct {
 	cfg           Config
 	self, command testbed.Tap
 	done          chan error
+	stop          func() // as SIGTERM
 }
 
 func newMortal(t *testing.T, app string) *mortal {
@@ -31,11 +32,12 @@ func newMortal(t *testing.T, app string) *mortal {
 	m := &mortal{bed: newBed(t), app: app, done: make(chan error, 1)}
 	m.groups[app] = true
 	cfg, o := m.instance("a")
-	cfg.InstanceID, cfg.Retention, cfg.MemoryThreshold = "a", DeleteOnCancellation, -1
+	cfg.Retention, cfg.MemoryThreshold = DeleteOnCancellation, -1
 	m.cfg = cfg
 	cfg.ClientOptions = []kgo.Opt{m.self.Opt()}
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
+	m.stop = stop
 	go func() { m.done <- Run(ctx, countByKey(t, app), cfg) }()
 	o.says("/readyz", 200, "processing")
 	m.put(100)
@@ -117,7 +119,7 @@ func TestACancelSaysThatTheStateIsGivenUpBeforeTheInstanceHearsOfIt(t *testing.T
 	require.NotEmpty(t, m.files())
 	free()
 	require.Equal(t, fault.NotRunning, fault.CodeOf(out.Err()))
-	require.ErrorContains(t, out.Err(), "a: the instance is stopping")
+	require.ErrorContains(t, out.Err(), ": the instance is stopping")
 	require.ErrorContains(t, out.Err(), "the state is given up, and the next run starts without it")
 	require.NotContains(t, out.Err().Error(), "nothing is deleted")
 	m.ends()
@@ -170,4 +172,38 @@ func TestACommandWhoseAnswerIsLostMayHaveBeenGiven(t *testing.T) {
 	require.Equal(t, fault.NotRunning, fault.CodeOf(err), "%v %v", err, out)
 	require.ErrorContains(t, err, "it is not known whether the command was given")
 	require.ErrorContains(t, err, "the state is given up, and the next run starts without it")
+}
+
+// The command ends the life itself, since no instance runs, and its commit is not answered: taken or not, it does not say that
+// nothing is deleted. Another cancel does the rest.
+func TestACancelWhoseOwnCommitIsNotAnswered(t *testing.T) {
+	for name, taken := range map[string]bool{"taken": true, "on its way": false} {
+		t.Run(name, func(t *testing.T) {
+			m := newMortal(t, "own-commit")
+			m.stop()
+			require.NoError(t, <-m.done)
+			hold, free := closing(t)
+			rule := &testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, Mute: hold}
+			want := "the state is given up, and the next run starts without it"
+			if !taken {
+				rule.Mute, rule.Before = nil, func(kmsg.Request) error { <-hold; return nil }
+				want = "the state is given up, or may be; cancel again"
+			}
+			m.command.Add(rule)
+			begun := time.Now()
+			out, err := m.cancel(3 * time.Second)
+			require.Less(t, time.Since(begun), 4*time.Second, "the farewell does not wait either")
+			free()
+			require.NoError(t, err)
+			require.NotEmpty(t, m.files())
+			require.Equal(t, fault.NotRunning, fault.CodeOf(out.Err()))
+			require.ErrorContains(t, out.Err(), want)
+			rule.Remove()
+			out, err = m.cancel(20 * time.Second)
+			require.NoError(t, err)
+			require.NoError(t, out.Err())
+			require.NotZero(t, out.Deleted.Files)
+			require.Empty(t, m.files())
+		})
+	}
 }

@@ -135,7 +135,7 @@ func (f *forgetter) do(ctx context.Context, st snapshot.Storage) (Forgotten, err
 	if err != nil {
 		return Forgotten{}, err
 	}
-	defer member.Leave()
+	defer member.Leave(ctx)
 	failpoint.Hit(failpoint.ForgetJoinAfter)
 	holdings, err := snapshot.HoldingsOf(ctx, st, f.Application) // before the positions are read: see below
 	if err != nil {
