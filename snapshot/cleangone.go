@@ -64,8 +64,8 @@ type GoneInput struct {
 //     They are known, see collect.
 //     It never takes an unconfirmed root, but tells how far they came: those of a task of which no handle is left stay.
 //
-// Where Committed cannot read the handle of T, no root goes by its age that holds T, and no data of which no root that was read
-// tells whose it was. What is superseded goes: ids of T grow, so what its handle named is not older than the newest committed root
+// Where Committed cannot read the handle of T, no root goes by its age, for any may hold T, and no data of which no root that was
+// read tells whose it was. What is superseded goes: ids of T grow, so what its handle named is not older than the newest committed root
 // of T that was read, and a chain only loses old runs (see decide, which does without the group for the same reason). The error
 // says which handles. One that is of another directory proves no more: this directory may have got another identity.
 //
@@ -257,7 +257,7 @@ func (g *goneCleaner) judgeRoots() {
 		case !g.unsettled(path):
 			g.superseded[path] = true
 			markFiles(r.root, g.superseded)
-		case !g.old(f) || r.root.anySource(func(h lineage) bool { return !g.known[h] }):
+		case g.unread != nil, !g.old(f), r.root.anySource(func(h lineage) bool { return !g.known[h] }):
 			g.need(path)
 		}
 	}

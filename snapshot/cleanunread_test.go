@@ -66,6 +66,28 @@ func TestAHandleThatCannotBeReadMayNameARootWithoutAMarker(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// So it is where the handle of another task of that checkpoint can be read, and names an older one of both.
+func TestAHandleThatCannotBeReadBesideOneThatNamesAnOlderRoot(t *testing.T) {
+	g := newGoneBed(t)
+	d := openRepo(t, g.m, "d")
+	moved := element.TaskID{Source: "orders", Partition: 5}
+	both, root := mustCheckpoint(t, d, 50, 9, g.prev, g.root, map[element.TaskID]change{taskA: {"totals/acc|1": val("50")}, moved: {"totals/acc|2": val("50")}})
+	require.NoError(t, d.MarkCommitted(ctx, both))
+	last, next := mustCheckpoint(t, d, 60, 9, &both, root, map[element.TaskID]change{taskA: {"totals/acc|1": val("60")}})
+	g.now = g.now.Add(2 * time.Hour)
+	in := g.input()
+	in.Committed = unread(both)
+	for range 2 {
+		_, err := g.c.CleanGone(ctx, in)
+		require.ErrorIs(t, err, ErrHandlesUnread)
+	}
+	_, err := d.CleanIdle(ctx, in)
+	require.ErrorIs(t, err, ErrHandlesUnread)
+	whole(t, g.c, last)
+	_, err = g.c.Verify(ctx, next.Tasks[0])
+	require.NoError(t, err)
+}
+
 // The same in the directory of one that commits nothing, and for what it does behind commits.
 func TestCleanIdleAndCleanBesideAHandleThatCannotBeRead(t *testing.T) {
 	g := newGoneBed(t)
