@@ -163,6 +163,9 @@ func TestABoundedRunWaitsForWhatNobodyHas(t *testing.T) {
 		select {
 		case tps := <-waits:
 			require.Equal(t, []element.TopicPartition{tp(1)}, tps)
+			st, err := w.r.Status(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, Running, st.State, "it may wait for long, and puts nothing away")
 		case <-over:
 			t.Fatal("it has ended, and nobody has read what is left")
 		}

@@ -46,10 +46,13 @@ func (r *Runner) finish(stop, work context.Context) (ends, unknown error) {
 			}
 			return errStopped, nil
 		}
-		if !told && r.lis.Unassigned != nil {
-			r.lis.Unassigned(nobodys)
+		if !told {
+			told = true
+			r.live(Running, r.life.Load().attempt, nil) // the attempt is put away, and this may take long
+			if r.lis.Unassigned != nil {
+				r.lis.Unassigned(nobodys)
+			}
 		}
-		told = true
 		select {
 		case <-r.ports.Group.Changes():
 		case <-time.After(othersPoll):
