@@ -29,12 +29,12 @@ func TestAnAddressThatIsNoFileHoldsNobodyUp(t *testing.T) {
 			var log bytes.Buffer
 			go func() {
 				defer close(done)
-				_, err := ReadAddress(filepath.Dir(file))
+				_, _, err := ReadAddress(filepath.Dir(file))
 				require.ErrorContains(t, err, file+" is "+kind.What+", not a file")
 				require.Equal(t, fault.CheckpointDir, fault.CodeOf(err))
 				s, err := Start(Config{Listen: "127.0.0.1:0", AddressFile: file, Logger: slog.New(slog.NewTextHandler(&log, nil))}, &fake{})
 				require.NoError(t, err)
-				got, err := ReadAddress(filepath.Dir(file))
+				got, _, err := ReadAddress(filepath.Dir(file))
 				if kind.Directory() { // nothing is renamed over it
 					require.Contains(t, log.String(), "--admin "+s.Addr())
 				} else {

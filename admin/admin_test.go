@@ -34,6 +34,7 @@ type fake struct {
 	hold   chan struct{} // commands wait for it
 }
 
+func (f *fake) Who() (application, instance string)  { return "orders", "i-1" }
 func (f *fake) Live() error                          { return f.live }
 func (f *fake) Ready(context.Context) (string, bool) { return f.what, f.ready }
 func (f *fake) Metrics() http.Handler {
@@ -272,24 +273,24 @@ func TestAnExplicitAddressThatIsTakenIsAnErrorAndTheDefaultIsNot(t *testing.T) {
 
 func TestTheAddressIsKeptWhileItCounts(t *testing.T) {
 	dir := t.TempDir()
-	_, err := ReadAddress(dir)
+	_, _, err := ReadAddress(dir)
 	require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 	file := filepath.Join(dir, AddressFile)
 	a := start(t, Config{AddressFile: file}, &fake{})
-	got, err := ReadAddress(dir)
+	got, _, err := ReadAddress(dir)
 	require.NoError(t, err)
 	require.Equal(t, a.Addr(), got)
 	b, err := Start(Config{Listen: "127.0.0.1:0", AddressFile: file, Logger: slog.New(slog.DiscardHandler)}, &fake{})
 	require.NoError(t, err)
 	require.NoError(t, a.Close())
 	a.file = ""
-	got, err = ReadAddress(dir)
+	got, _, err = ReadAddress(dir)
 	require.NoError(t, err)
 	require.Equal(t, b.Addr(), got, "that of another process stays")
 	require.NoError(t, b.Close())
 	require.NoFileExists(t, file)
 	require.NoError(t, os.WriteFile(file, []byte("nonsense\n"), 0o600))
-	_, err = ReadAddress(dir)
+	_, _, err = ReadAddress(dir)
 	require.ErrorContains(t, err, "does not hold an address")
 }
 
@@ -308,7 +309,7 @@ func TestAnAddressThatCannotBeKeptIsAWarning(t *testing.T) {
 	_, err = Client{Address: s.Addr()}.TriggerCheckpoint(t.Context())
 	require.NoError(t, err)
 	require.NoFileExists(t, file)
-	_, err = ReadAddress(dir)
+	_, _, err = ReadAddress(dir)
 	require.Equal(t, fault.NotRunning, fault.CodeOf(err))
 	require.ErrorContains(t, err, "--admin HOST:PORT")
 	require.NoError(t, os.RemoveAll(file+".tmp"))
@@ -413,4 +414,25 @@ func TestStatisticsHaveEveryPhaseAndSizeWithItsLabel(t *testing.T) {
 	require.Equal(t, "timeout", c.Failure)
 	require.Equal(t, "in-progress", CheckpointOf(checkpoint.CheckpointStats{}, true).Status)
 	require.Equal(t, "completed", CheckpointOf(checkpoint.CheckpointStats{}, false).Status)
+}
+
+// Who was killed leaves its address, and another one may have it since: a command is only for who is meant.
+func TestOnlyWhoIsMeantAnswers(t *testing.T) {
+	f := &fake{}
+	s := start(t, Config{}, f)
+	for _, meant := range []Client{{Application: "payments"}, {Application: "orders", Instance: "i-2"}, {Instance: "i-2"}} {
+		meant.Address = s.Addr()
+		_, err := meant.TriggerCheckpoint(t.Context())
+		require.Equal(t, fault.NotRunning, fault.CodeOf(err), "%v", err)
+		require.ErrorContains(t, err, "here listens instance i-1 of application orders, not ")
+		_, err = meant.Attempts(t.Context())
+		require.Equal(t, fault.NotRunning, fault.CodeOf(err), "%v", err)
+	}
+	require.Zero(t, f.calls.Load())
+	for _, meant := range []Client{{}, {Application: "orders"}, {Application: "orders", Instance: "i-1"}} {
+		meant.Address = s.Addr()
+		_, err := meant.TriggerCheckpoint(t.Context())
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 3, f.calls.Load())
 }

@@ -11,6 +11,8 @@ import (
 
 // Service is the instance that the listener speaks for. Its methods are called from several goroutines.
 type Service interface {
+	// Who gives the name of the application and the instance id.
+	Who() (application, instance string)
 	// Live gives the reason why the instance does no work any more, nil as long as it does or tries to.
 	Live() error
 	// Ready says in one line what the instance does, and whether that is what it is there for.

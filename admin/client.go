@@ -22,6 +22,8 @@ type Client struct {
 	Address string
 	// Token is that of admin.token, "" = none.
 	Token string
+	// Application and Instance are who is meant, "" = whoever listens there: the address may be another one's by now.
+	Application, Instance string
 }
 
 // TriggerCheckpoint takes a checkpoint now.
@@ -71,6 +73,11 @@ func (c Client) do(ctx context.Context, method, path string, in, out any) error 
 		return fault.Stopf(fault.Usage, "admin address %q is not host:port", c.Address)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	for header, value := range map[string]string{applicationHeader: c.Application, instanceHeader: c.Instance} {
+		if value != "" {
+			req.Header.Set(header, value)
+		}
+	}
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	}

@@ -7,7 +7,8 @@
 //	    page in a browser can neither command it nor read it.
 //	I2  Every body, header, answer and number of requests at once has a limit, every request an end.
 //	I3  Every answer but /metrics is JSON or one line of text, every error {"error": "one line", "code": exit code}.
-//	I4  Close waits for the requests that are being answered, within a bound, and then ends them.
+//	I4  A request that names an application or an instance is answered by no other one.
+//	I5  Close waits for the requests that are being answered, within a bound, and then ends them.
 //
 // Goroutines: one that accepts and those of net/http, all ended by Close, which their owner calls.
 //

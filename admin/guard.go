@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+
+	"github.com/millweir/millweir/internal/fault"
 )
 
 // onceFlag is true for the first who asks.
@@ -27,6 +29,26 @@ func Loopback(addr string) bool {
 func loopbackHost(host string) bool {
 	ip := net.ParseIP(strings.Trim(host, "[]"))
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// A request may say whom it means. An address outlives who listened there.
+const (
+	applicationHeader = "Millweir-Application"
+	instanceHeader    = "Millweir-Instance"
+)
+
+// addressed answers only those who mean this instance, or whoever listens.
+func addressed(svc Service, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		application, instance := svc.Who()
+		for _, is := range []struct{ what, header, is string }{{"application", applicationHeader, application}, {"instance", instanceHeader, instance}} {
+			if meant := r.Header.Get(is.header); meant != "" && meant != is.is {
+				respond(w, 0, nil, fault.Stopf(fault.NotRunning, "here listens instance %s of application %s, not %s %s", instance, application, is.what, meant))
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // guard lets those through who may ask. Without a token the listener is a loopback one, and a request must name this machine:

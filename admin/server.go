@@ -20,7 +20,8 @@ import (
 // DefaultListen is where an instance listens that was not told.
 const DefaultListen = "127.0.0.1:8080"
 
-// AddressFile is the name of the file in the data directory that holds the address while the instance runs.
+// AddressFile is the name of the file in the data directory that holds the address while the instance runs, and in a second
+// line the instance id.
 const AddressFile = "admin.address"
 
 // Limits of the listener.
@@ -36,7 +37,7 @@ const (
 	maxBody        = 64 << 10
 	maxRequests    = 64
 	maxConns       = 256
-	maxAddress     = 300
+	maxAddress     = 600
 )
 
 // Config says where the listener is and who may use it.
@@ -74,14 +75,15 @@ func Start(cfg Config, svc Service) (*Server, error) {
 	}
 	s := &Server{addr: l.Addr().String(), file: cfg.AddressFile, done: make(chan struct{})}
 	if s.file != "" {
-		if err := writeAddress(s.file, s.addr); err != nil {
+		_, instance := svc.Who()
+		if err := writeAddress(s.file, s.addr, instance); err != nil {
 			cfg.Logger.Warn("the address of the admin listener is not kept: `--admin here` does not find it, --admin "+s.addr+" does", "file", s.file, "error", err)
 		}
 	}
 	base, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.http = &http.Server{
-		Handler:           guard(cfg.Token, routes(svc)),
+		Handler:           guard(cfg.Token, addressed(svc, routes(svc))),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -137,7 +139,7 @@ func (s *Server) Close() error {
 	<-s.done
 	if s.file != "" {
 		// Another process may have written it since: one that starts while this one ends.
-		if b, rerr := vfs.ReadFile(s.file, maxAddress); rerr == nil && strings.TrimSpace(string(b)) == s.addr {
+		if b, rerr := vfs.ReadFile(s.file, maxAddress); rerr == nil && firstLine(b) == s.addr {
 			_ = os.Remove(s.file) // what stays names an address that does not answer, as that of a killed process does
 		}
 	}
@@ -146,11 +148,11 @@ func (s *Server) Close() error {
 
 // writeAddress writes the file whole or not at all, and then none is left of a process that was killed: its address may be
 // another's by now. It needs no fsync: after a loss of power nobody listens.
-func writeAddress(file, addr string) error {
+func writeAddress(file, addr, instance string) error {
 	tmp := file + ".tmp"
 	f, err := vfs.CreateNew(tmp, 0o644)
 	if err == nil {
-		_, err = f.WriteString(addr + "\n")
+		_, err = f.WriteString(addr + "\n" + instance + "\n")
 		err = errors.Join(err, f.Close())
 	}
 	if err == nil {
@@ -167,22 +169,28 @@ func writeAddress(file, addr string) error {
 	return err
 }
 
-// ReadAddress gives the address of the instance that runs with a data directory. A file that a killed process has left
-// names an address that does not answer.
-func ReadAddress(dataDir string) (string, error) {
+// ReadAddress gives the address of the instance that runs with a data directory, and its id, "" when it is not known. A file
+// that a killed process has left names an address that does not answer, or by now that of somebody else.
+func ReadAddress(dataDir string) (addr, instance string, err error) {
 	file := filepath.Join(dataDir, AddressFile)
 	b, err := vfs.ReadFile(file, maxAddress)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", fault.Stopf(fault.NotRunning, "no instance runs with data-dir %s, or its admin listener is off: there is no %s (when it could not be written, the log of the instance names the address: --admin HOST:PORT)", dataDir, AddressFile)
+		return "", "", fault.Stopf(fault.NotRunning, "no instance runs with data-dir %s, or its admin listener is off: there is no %s (when it could not be written, the log of the instance names the address: --admin HOST:PORT)", dataDir, AddressFile)
 	}
 	if err != nil {
-		return "", fault.Stopf(fault.CheckpointDir, "admin address: %w", err)
+		return "", "", fault.Stopf(fault.CheckpointDir, "admin address: %w", err)
 	}
-	addr := strings.TrimSpace(string(b))
+	addr = firstLine(b)
 	if _, _, err := net.SplitHostPort(addr); err != nil || len(addr) > maxAddress {
-		return "", fault.Stopf(fault.CheckpointDir, "%s does not hold an address", file)
+		return "", "", fault.Stopf(fault.CheckpointDir, "%s does not hold an address", file)
 	}
-	return addr, nil
+	_, instance, _ = strings.Cut(string(b), "\n")
+	return addr, strings.TrimSpace(instance), nil
+}
+
+func firstLine(b []byte) string {
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line)
 }
 
 // limited bounds how many connections are open at once; the others wait.

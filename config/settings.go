@@ -163,7 +163,7 @@ var restarting = []Setting{
 }
 
 var administration = []Setting{
-	{Path: "admin.listen", Type: "host:port or `off`", Doc: "Address of the admin listener: /livez, /readyz, /metrics and /api/v1. Derived: 127.0.0.1:8080, or a free port where that one is taken; the log and `admin.address` in the data directory name it. Port 0 takes a free one.",
+	{Path: "admin.listen", Type: "host:port or `off`", Doc: "Address of the admin listener: /livez, /readyz, /metrics and /api/v1. Derived: 127.0.0.1:8080, or a free port where that one is taken; the log and the first line of `admin.address` in the data directory name it. Port 0 takes a free one.",
 		Refused: "An address that other machines can reach, without admin.token.",
 		read:    text(rules.Listen, func(s *Service) *string { return &s.Admin.Listen })},
 	{Path: "admin.token", Type: "text", Secret: true, Doc: "Must come with every request but /livez and /readyz, as `Authorization: Bearer`. Never shown; give it as ${VARIABLE} or in the environment.",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -126,6 +127,9 @@ func (s *service) openAdmin(context.Context) error {
 }
 
 var _ admin.Service = (*operations)(nil)
+
+// Who gives the application and the instance.
+func (o *operations) Who() (application, instance string) { return o.s.application, o.s.instance }
 
 // Live gives the error with which the engine has ended.
 func (o *operations) Live() error {
@@ -322,7 +326,7 @@ func (o *operations) Savepoints(ctx context.Context) ([]admin.SavepointInfo, err
 		return nil, fault.Stopf(fault.BadFile, "state.savepoints.dir is not set")
 	}
 	list, err := snapshot.ListSavepoints(ctx, o.s.cfg.SavepointsDir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first savepoint makes it
 		return nil, err
 	}
 	out := []admin.SavepointInfo{}

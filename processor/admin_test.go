@@ -37,7 +37,7 @@ func (o outside) get(path string) (int, string) {
 	var addr string
 	require.Eventually(o.t, func() (ok bool) {
 		var err error
-		addr, err = admin.ReadAddress(o.dir)
+		addr, _, err = admin.ReadAddress(o.dir)
 		return err == nil
 	}, 10*time.Second, 5*time.Millisecond)
 	resp, err := http.Get("http://" + addr + path)
@@ -87,7 +87,7 @@ func sum(series map[string]float64) (n float64) {
 }
 
 func (o outside) client() admin.Client {
-	addr, err := admin.ReadAddress(o.dir)
+	addr, _, err := admin.ReadAddress(o.dir)
 	require.NoError(o.t, err)
 	return admin.Client{Address: addr}
 }
@@ -392,10 +392,12 @@ func TestTriggersOverTheListener(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, got.Needed)
 	require.Eventually(t, func() bool { return sum(o.metrics("uncommitted_bytes")) == 0 }, 5*time.Second, 20*time.Millisecond)
+	_, body := o.get("/api/v1/savepoints")
+	require.Equal(t, "{\n  \"savepoints\": []\n}\n", body, "nobody has made the directory yet")
 	part, err := c.TriggerSavepoint(t.Context(), "")
 	require.NoError(t, err)
 	require.Equal(t, cfg.SavepointsDir, filepath.Dir(part.Path))
-	_, body := o.get("/api/v1/savepoints")
+	_, body = o.get("/api/v1/savepoints")
 	require.Contains(t, body, part.Path)
 	rep, err := c.Checkpoints(t.Context())
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ func TestSettingAdminListen(t *testing.T) {
 		s.put(10)
 		stop := s.start(s.plan(0), s.cfg)
 		s.eventually(func() bool { return s.lag(s.app) == 0 }, "processed")
-		addr, err := admin.ReadAddress(s.cfg.DataDir)
+		addr, _, err := admin.ReadAddress(s.cfg.DataDir)
 		if listen == rules.Off {
 			require.Error(t, err)
 		} else {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -94,15 +95,14 @@ func (f *sendFlags) sendOne(cmd *cobra.Command, svc *config.Service, what proces
 // clientOf gives a client of the listener at an address, or of the instance whose data directory is in the file.
 func clientOf(address string, svc *config.Service) (admin.Client, error) {
 	c := admin.Client{Address: address, Token: os.Getenv(tokenVariable)}
-	if svc != nil && svc.Admin.Token != "" {
-		c.Token = svc.Admin.Token
+	if svc != nil {
+		c.Application = svc.Application
+		c.Token = cmp.Or(svc.Admin.Token, c.Token)
 	}
 	if address == adminHere {
-		addr, err := admin.ReadAddress(svc.DataDir)
-		if err != nil {
-			return c, err
-		}
-		c.Address = addr
+		var err error
+		c.Address, c.Instance, err = admin.ReadAddress(svc.DataDir)
+		return c, err
 	}
 	return c, nil
 }

@@ -61,7 +61,7 @@ func (s *site) run(name string) *exec.Cmd {
 	require.NoError(s.t, cmd.Start())
 	s.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	require.Eventually(s.t, func() bool {
-		addr, err := admin.ReadAddress(s.path(name))
+		addr, _, err := admin.ReadAddress(s.path(name))
 		if err != nil {
 			return false
 		}
@@ -208,7 +208,7 @@ func TestTheTokenComesFromTheFileOrTheEnvironment(t *testing.T) {
 	t.Setenv(tokenVariable, "0123456789abcdef")
 	s := newSite(t, "admin: {listen: 127.0.0.1:0}")
 	a := s.run("a")
-	addr, err := admin.ReadAddress(s.path("a"))
+	addr, _, err := admin.ReadAddress(s.path("a"))
 	require.NoError(t, err)
 	t.Setenv(tokenVariable, "another-token-of-theirs")
 	code, _, stderr := cli(t, "cancel", "--admin", addr)
@@ -221,10 +221,41 @@ func TestTheTokenComesFromTheFileOrTheEnvironment(t *testing.T) {
 	s.ended("a", a)
 }
 
+// A process that was killed leaves its address, and another application, or another instance, has it by now.
+func TestACommandIsForNobodyElse(t *testing.T) {
+	s := newSite(t, "admin: {listen: 127.0.0.1:0}")
+	a := s.run("a")
+	addr, _, err := admin.ReadAddress(s.path("a"))
+	require.NoError(t, err)
+	require.NoError(t, a.Process.Kill())
+	_ = a.Wait()
+	s.more = []string{"--set", "admin.listen=" + addr}
+	b := s.run("b")
+	refused := func(args ...string) {
+		t.Helper()
+		code, _, stderr := cli(t, args...)
+		require.Equal(t, 43, code, stderr)
+		require.Contains(t, stderr, "here listens instance i-")
+	}
+	for _, command := range [][]string{{"cancel"}, {"savepoint", "trigger"}, {"checkpoints", "trigger"}, {"attempts"}} {
+		refused(append(command, s.file, "--admin", adminHere, "--set", "data-dir="+s.path("a"))...)
+	}
+	text, err := os.ReadFile(s.file)
+	require.NoError(t, err)
+	other := filepath.Join(s.dir, "other.yaml")
+	require.NoError(t, os.WriteFile(other, []byte(strings.Replace(string(text), "application: totals", "application: others", 1)), 0o600))
+	refused("cancel", other, "--admin", addr)
+	refused("cancel", other, "--admin", adminHere, "--set", "data-dir="+s.path("b"))
+	code, stdout, stderr := cli(t, "cancel", s.file, "--admin", adminHere, "--set", "data-dir="+s.path("b"))
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "ended after a last checkpoint")
+	s.ended("b", b)
+}
+
 func TestAnAdminAddressThatIsTakenIsAnErrorOfItsOwn(t *testing.T) {
 	s := newSite(t, "")
 	a := s.run("a")
-	addr, err := admin.ReadAddress(s.path("a"))
+	addr, _, err := admin.ReadAddress(s.path("a"))
 	require.NoError(t, err)
 	code, _, stderr := cli(t, "run", s.file, "--set", "data-dir="+s.path("b"), "--set", "admin.listen="+addr)
 	require.Equal(t, 44, code)
