@@ -297,7 +297,7 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 	switch {
 	case len(newer) == 0:
 		return 0, nil
-	case in.Repeats && (len(newer) == 1 || h.Kind == HandleCheckpoint) && in.nextAfter(t, h, newer[0]):
+	case in.Repeats && in.nextAfter(t, h, newer):
 		return newer[0].Ref.Name.ID, nil
 	}
 	info := newer[0]

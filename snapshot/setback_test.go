@@ -28,12 +28,17 @@ func TestASetBackByOneIsTakenUpWhereRecordsMayRepeat(t *testing.T) {
 		change func(h *history)
 		kind   DecisionKind // 0: refused
 	}{
-		"by one":                          {at: 6, kind: Restore},
-		"by two":                          {at: 5},
-		"exactly once":                    {at: 6, change: func(h *history) { h.in.Repeats = false }},
-		"the newer one follows another":   {at: 6, change: func(h *history) { edit(h, 7, func(r *Root) { ref := h.refs[5]; r.Predecessor = &ref }) }},
-		"the newer one follows none":      {at: 6, change: func(h *history) { edit(h, 7, func(r *Root) { r.Predecessor = nil }) }},
-		"the newer one cannot be read":    {at: 6, change: func(h *history) { h.in.Listing[0].Root = nil }},
+		"by one":                        {at: 6, kind: Restore},
+		"by two":                        {at: 5},
+		"exactly once":                  {at: 6, change: func(h *history) { h.in.Repeats = false }},
+		"the newer one follows another": {at: 6, change: func(h *history) { edit(h, 7, func(r *Root) { ref := h.refs[5]; r.Predecessor = &ref }) }},
+		"the newer one follows none":    {at: 6, change: func(h *history) { edit(h, 7, func(r *Root) { r.Predecessor = nil }) }},
+		"the newer one cannot be read":  {at: 6, change: func(h *history) { h.in.Listing[0].Root = nil }},
+		"the newer one follows that of a task that had joined": {at: 6, kind: Restore, change: func(h *history) {
+			other := RootInfo{Ref: RootRef{Name: nameOf(6, 9), Path: "shop/i-1/chk-" + nameOf(6, 9).String() + ".root"}, Root: &Root{ClusterID: "cluster-1"}, Marked: true}
+			h.in.Listing = append(h.in.Listing, other)
+			edit(h, 7, func(r *Root) { r.Predecessor = &other.Ref })
+		}},
 		"without state, by one":           {at: 6, change: func(h *history) { emptyAt(h, 6) }, kind: StartEmpty},
 		"without state, by two":           {at: 5, change: func(h *history) { emptyAt(h, 5) }},
 		"without state, one between gone": {at: 6, change: func(h *history) { emptyAt(h, 5) }},
