@@ -24,6 +24,24 @@ const (
 type inlineBytes struct {
 	tasks map[element.TaskID]int64
 	total int64
+	given []givenInline // to roots that are not written yet
+}
+
+// givenInline is an inline run of a checkpoint.
+type givenInline struct {
+	to   element.CheckpointID
+	task element.TaskID
+	n    int64
+	full bool
+}
+
+func (b *inlineBytes) count(g *givenInline) {
+	if g.full {
+		b.total -= b.tasks[g.task]
+		b.tasks[g.task] = 0
+	}
+	b.total += g.n
+	b.tasks[g.task] += g.n
 }
 
 // inlineLimit gives the size up to which a run goes into the root. Every root carries the inline runs of the chains along
@@ -45,18 +63,14 @@ func (r *Repository) inlineLimit(task element.TaskID, full, inFlight bool, given
 }
 
 // addInline counts an inline run that was given out.
-func (r *Repository) addInline(task element.TaskID, n int64, full bool) {
+func (r *Repository) addInline(g givenInline) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if full {
-		r.inline.total -= r.inline.tasks[task]
-		r.inline.tasks[task] = 0
-	}
-	r.inline.total += n
-	r.inline.tasks[task] += n
+	r.inline.count(&g)
+	r.inline.given = append(r.inline.given, g)
 }
 
-// countInline counts what a new root holds.
+// countInline counts what a new root holds, and what was given to newer ones.
 func (r *Repository) countInline(root *Root) {
 	sum := inlineBytes{tasks: map[element.TaskID]int64{}}
 	for i := range root.Tasks {
@@ -68,6 +82,12 @@ func (r *Repository) countInline(root *Root) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, g := range r.inline.given {
+		if g.to > root.Name.ID {
+			sum.count(&g)
+			sum.given = append(sum.given, g)
+		}
+	}
 	r.inline = sum
 }
 

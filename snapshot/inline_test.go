@@ -304,3 +304,43 @@ func TestTheWholeStateLeavesTombstonesOutAndBeginsAtNothing(t *testing.T) {
 	d.Full = false
 	require.Equal(t, before, d.Chain(before, RunRef{}))
 }
+
+// Many checkpoints are persisted before the first of their roots is written: what they are given counts until it is in a root.
+func TestInlineRunsOfCheckpointsInFlightAreBounded(t *testing.T) {
+	const last, behind = 24, 10
+	r := openInline(t, vfs.NewMem(), MaxMemoryThreshold)
+	wide := strings.Repeat("v", 300<<10)
+	var chains [last + 1][5][]RunRef
+	var newest *RootRef
+	write := func(n int) {
+		root := &Root{Name: nameOf(n, 1), Predecessor: newest, ClusterID: "cluster-1", CreatedUnixMilli: 1700000000000}
+		var inline int64
+		for p := range chains[n] {
+			e := TaskEntry{Task: element.TaskID{Source: "orders", Partition: int32(p)}, States: counts, Positions: []element.Position{position(int32(p), int64(n))}, Runs: chains[n][p]}
+			require.LessOrEqual(t, e.InlineBytes(), int64(MaxMemoryThreshold), "root %d", n)
+			inline += e.InlineBytes()
+			root.Tasks = append(root.Tasks, e)
+		}
+		require.LessOrEqual(t, inline, int64(maxInline), "root %d", n)
+		ref, err := r.WriteRoot(ctx, root)
+		require.NoError(t, err)
+		newest = &ref
+	}
+	for n := 1; n <= last; n++ {
+		var deltas []TaskDelta
+		for p := range chains[n] {
+			deltas = append(deltas, delta(element.TaskID{Source: "orders", Partition: int32(p)}, counts, n-1, n, change{"totals/acc|a": val(wide)}))
+		}
+		out, err := r.Persist(ctx, nameOf(n, 1), deltas)
+		require.NoError(t, err)
+		for p := range deltas {
+			chains[n][p] = deltas[p].Chain(chains[n-1][p], out[p].Run)
+		}
+		if n > behind {
+			write(n - behind)
+		}
+	}
+	for n := last - behind + 1; n <= last; n++ {
+		write(n)
+	}
+}

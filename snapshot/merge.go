@@ -215,7 +215,7 @@ func (m *merger) inline(name element.CheckpointName) (RunRef, error) {
 		return RunRef{}, fmt.Errorf("merge %s: task %s: %w", name, m.entry.Task, err)
 	}
 	ref.File, ref.Inline = filePath{dir: m.repo.dir, kind: rootFile, name: name}.String(), string(w.buf)
-	m.repo.addInline(m.entry.Task, ref.Length, true)
+	m.repo.addInline(givenInline{name.ID, m.entry.Task, ref.Length, true})
 	m.repo.mu.Lock()
 	delete(m.repo.merged, m.entry.Task.String()) // no file takes the place of one that was merged before
 	m.repo.mu.Unlock()

@@ -181,7 +181,7 @@ func (p *packer) write(ctx context.Context) error {
 			part.out.File, part.out.FileSize = path, info.Length
 			p.repo.know(*part.out)
 		} else if part.out.IsInline() && part.count >= 0 {
-			p.repo.addInline(part.head.Task, part.out.Length, part.head.Full)
+			p.repo.addInline(givenInline{p.name.ID, part.head.Task, part.out.Length, part.head.Full})
 		}
 	}
 	return nil
