@@ -358,6 +358,7 @@ func (l *Local) walk(ctx context.Context, start, dir string, out *[]FileInfo) er
 			*out = append(*out, FileInfo{Name: name, NotFile: e.What})
 		case e.Err != nil && start != "." && dir == start && validSegment(e.Name):
 			return e.Err // an instance's directory, maybe
+		case l.kind == savepointDir && dir == "." && !namesSavepoint(e.Name): // somebody else's
 		case e.Dir, e.What == vfs.Link && l.kind == checkpointDir && start != "." && dir == start: // one in place of an instance's directory
 			if err := l.walk(ctx, start, name, out); err != nil {
 				return err
@@ -369,14 +370,19 @@ func (l *Local) walk(ctx context.Context, start, dir string, out *[]FileInfo) er
 	return nil
 }
 
+// namesSavepoint reports whether a directory has the name of a savepoint.
+func namesSavepoint(name string) bool {
+	_, _, ok := parseSavepointName(name)
+	return ok
+}
+
 // isOurs reports whether a name is that of a file which we write.
 func (l *Local) isOurs(name string) bool {
 	if _, ok := announcedBy(name); ok || name == storeIDFile || parseFilePath(name).kind != foreignFile {
 		return true
 	}
 	dir, base := path.Split(name)
-	_, _, ok := parseSavepointName(strings.TrimSuffix(dir, "/"))
-	return ok && l.kind == savepointDir && (base == savepointMeta || base == savepointData)
+	return l.kind == savepointDir && namesSavepoint(strings.TrimSuffix(dir, "/")) && (base == savepointMeta || base == savepointData)
 }
 
 // Delete removes a file. The removal need not be durable: a file that comes back is deleted again; see SyncDir.

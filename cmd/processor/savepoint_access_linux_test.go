@@ -24,7 +24,8 @@ func TestSavepointListGoesOnBehindALackOfAccess(t *testing.T) {
 		return filepath.Base(ref.Path)
 	}
 	first, second, third := write(1), write(2), write(3)
-	t.Chdir(dir) // the way to it need not be open to everybody
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "private"), 0)) // somebody else's
+	t.Chdir(dir)                                                   // the way to it need not be open to everybody
 	for place, mode := range map[string]os.FileMode{second + "/_metadata": 0o640, second: 0o750} {
 		require.NoError(t, os.Chmod(place, 0))
 		var code int
