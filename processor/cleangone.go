@@ -107,7 +107,7 @@ func (s *service) namedRoots(stable map[element.TopicPartition]kafka.Committed) 
 			continue
 		}
 		h, err := snapshot.ParseHandle(c.Metadata)
-		if err == nil && h.StoreID != s.repo.StoreID() {
+		if err == nil && h.Kind == snapshot.HandleCheckpoint && h.StoreID != s.repo.StoreID() { // others lead to no file
 			err = fmt.Errorf("it belongs to a checkpoint directory with store id %s, the configured one has %s", h.StoreID, s.repo.StoreID())
 		}
 		switch {

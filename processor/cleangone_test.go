@@ -129,6 +129,10 @@ func TestOffsetsThatAreNoHandlesNameNothingBesideTheSources(t *testing.T) {
 	h := snapshot.Handle{Kind: snapshot.HandleCheckpoint, Root: root, Offset: 5, LeaderEpoch: -1, ClusterID: "c", PartitionCount: 1}
 	text, err := h.Encode()
 	require.NoError(t, err)
+	h = h.WithoutState(h.Life)
+	h.StoreID = "00000000-0000-4000-8000-000000000000"
+	empty, err := h.Encode()
+	require.NoError(t, err)
 	at := func(topic string, p int32) element.TopicPartition {
 		return element.TopicPartition{Topic: topic, Partition: p}
 	}
@@ -137,6 +141,7 @@ func TestOffsetsThatAreNoHandlesNameNothingBesideTheSources(t *testing.T) {
 		at(inTopic(), 1):   {},
 		at("elsewhere", 0): {Found: true, Offset: 3},
 		at("elsewhere", 1): {Found: true, Offset: 3, Metadata: "mirrored"},
+		at("removed", 0):   {Found: true, Offset: 5, Metadata: empty}, // of another directory, and leads to no file
 	}
 	roots, err := s.namedRoots(offsets)
 	require.NoError(t, err)
