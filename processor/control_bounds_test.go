@@ -228,7 +228,7 @@ func TestAReplyIsBounded(t *testing.T) {
 	}
 	c := &control{s: &service{plan: p, log: slog.New(slog.DiscardHandler)}, cl: cl, work: t.Context()}
 	c.reply("r", rep)
-	s := &sender{cl: cl, request: "r", members: []groupMember{{instance: "a"}}, got: map[string]Reply{}, partitions: map[string][]string{}}
+	s := &sender{cl: cl, request: "r", members: []groupMember{{instance: "a"}}, got: map[string]Reply{}, partitions: map[string][]string{}, gone: map[string]time.Time{}}
 	s.take(Reply{Part: admin.Part{Instance: "a", Partitions: slices.Clone(rep.Partitions[:500])}}, true)
 	cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{ControlTopic(app): {0: kgo.NewOffset().At(0)}})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
