@@ -205,15 +205,17 @@ func TestPlainCommitsThatWereSurelyRefused(t *testing.T) {
 	testbed.Alongside(t)
 	for _, c := range []struct {
 		err  *kerr.Error
-		cut  int // copies without an answer before it
+		cut  int  // copies without an answer before it
+		gone bool // the broker has closed their connections: the client sends the next copy by itself
 		sure bool
 	}{
 		{err: kerr.IllegalGeneration, sure: true}, {err: kerr.UnknownMemberID, sure: true}, {err: kerr.FencedInstanceID, sure: true},
 		{err: kerr.GroupAuthorizationFailed, sure: true}, {err: kerr.UnknownTopicOrPartition, sure: true},
 		{err: kerr.NotCoordinator}, {err: kerr.CoordinatorNotAvailable}, {err: kerr.RequestTimedOut},
 		{err: kerr.UnknownMemberID, cut: 1}, {err: kerr.FencedInstanceID, cut: 2},
+		{err: kerr.UnknownMemberID, cut: 1, gone: true}, {err: kerr.FencedInstanceID, cut: 2, gone: true},
 	} {
-		t.Run(fmt.Sprint(c.err.Message, " ", c.cut), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.err.Message, " ", c.cut, " ", c.gone), func(t *testing.T) {
 			e := newEnv(t)
 			tried := !c.sure && c.cut == 0 // until the time is over
 			p := e.plain(func(cfg *Config) {
@@ -223,7 +225,7 @@ func TestPlainCommitsThatWereSurelyRefused(t *testing.T) {
 			})
 			require.NoError(t, e.plainCheckpoint(p, 1, "a"))
 			left := c.cut
-			e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, When: func(kmsg.Request) bool { left--; return left >= 0 }, Cut: true})
+			e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, When: func(kmsg.Request) bool { left--; return left >= 0 }, Cut: !c.gone, Closed: c.gone})
 			e.bed.Fake("a broker that answers commits with errors").Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: c.err, Count: -1})
 			err := e.plainCheckpoint(p, 2, "b")
 			require.Error(t, err)
