@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/expr-lang/expr/builtin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
@@ -156,6 +157,21 @@ func TestMistakesAreFoundWhenCompiled(t *testing.T) {
 		require.ErrorContains(t, err, want, source)
 		require.NotContains(t, err.Error(), "\n")
 	}
+}
+
+// A function with too few arguments, or too many, is told as that, also inside of a predicate.
+func TestWrongNumbersOfArgumentsAreMistakes(t *testing.T) {
+	for _, name := range builtin.Names {
+		for _, args := range []string{"", "1", "#, 1", "key, 1, 2, 3, 4"} {
+			for _, source := range []string{name + "(" + args + ")", "filter([1], " + name + "(" + args + ") == 1)"} {
+				if _, err := compile(source, environment{key: stringKey(t)}); err != nil {
+					require.NotContains(t, err.Error(), "cannot be compiled", source)
+				}
+			}
+		}
+	}
+	_, err := compile("filter([1], len() > 1)", environment{key: stringKey(t)})
+	require.ErrorContains(t, err, "not enough arguments to call len")
 }
 
 func TestC44_ConstantsKeepTheirTextOrAreRefused(t *testing.T) {

@@ -56,6 +56,8 @@ func (g *guards) look(n ast.Node) {
 	switch {
 	case !lookers[name], name == "count" && len(args) > 1: // with a predicate it is counted by its runs
 		return
+	case len(args) == 0: // the checker reports it
+		return
 	}
 	if _, set := args[len(args)-1].(*ast.ConstantNode); set && name == "$in" {
 		return
