@@ -171,7 +171,7 @@ func TestWrongNumbersOfArgumentsAreMistakes(t *testing.T) {
 		}
 	}
 	_, err := compile("filter([1], len() > 1)", environment{key: stringKey(t)})
-	require.ErrorContains(t, err, "not enough arguments to call len")
+	require.ErrorContains(t, err, "invalid number of arguments (expected 1, got 0)")
 }
 
 func TestC44_ConstantsKeepTheirTextOrAreRefused(t *testing.T) {
