@@ -34,7 +34,7 @@ type passage struct {
 //
 // In flight at 7 are a, b and c, whatever the receiver has processed meanwhile.
 type channel struct {
-	limit    int            // records
+	limit    int            // records; one batch may exceed it, and maxChannelBytes
 	receiver *doorbell      // rung when something comes
 	sender   *doorbell      // rung when there is room again
 	news     *atomic.Bool   // of the receiver: a barrier that may overtake has come in one of its channels
@@ -141,8 +141,13 @@ func (c *channel) credit() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.records < c.limit
+	return c.roomLocked()
 }
+
+// maxChannelBytes bounds what is on the way where records are large: a channel full of small ones has a tenth of it.
+const maxChannelBytes = 4 << 20
+
+func (c *channel) roomLocked() bool { return c.records < c.limit && c.bytes < maxChannelBytes }
 
 // pop takes the next passage; a parcel only when data is allowed.
 func (c *channel) pop(data bool) (p passage, ok bool) {
@@ -160,10 +165,10 @@ func (c *channel) pop(data bool) (p passage, ok bool) {
 	room := false
 	if p.parcel != nil {
 		c.taken += int64(p.parcel.Len())
-		full := c.records >= c.limit
+		full := !c.roomLocked()
 		c.records -= p.parcel.Len()
 		c.bytes -= int64(p.parcel.Size())
-		room = full && c.records < c.limit
+		room = full && c.roomLocked()
 	}
 	c.mu.Unlock()
 	if room {

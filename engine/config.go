@@ -50,12 +50,12 @@ type Config struct {
 	// Parallelism is the number of subtasks of an exchange that does not say it itself. Default: the number of CPUs, at most
 	// 8. MaxParallelism is the number of key groups, the most that a parallelism can be. Default 128.
 	Parallelism, MaxParallelism int
-	// ChannelRecords bounds the records on the way from one task to one subtask of an exchange. Default 1024.
+	// ChannelRecords bounds the records on the way from one task to one subtask of an exchange; 4 MiB do, too. Default 1024.
 	ChannelRecords int
 
 	// CleanGroupInterval is the least time between two calls of Ports.CleanGroup, and of Ports.CleanIdle. Default 1 min.
 	CleanGroupInterval time.Duration
-	// InboxRecords bounds the records that wait in front of one task. Default 8192.
+	// InboxRecords bounds the records that wait in front of one task; 16 MiB do, too. Default 8192.
 	InboxRecords int
 	// UncommittedLimit bounds the bytes of state that all tasks change between two commits; above it a checkpoint is
 	// taken early. Default 64 MiB.

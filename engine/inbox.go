@@ -11,6 +11,7 @@ import (
 // item is what travels to a task: exactly one of a delivery, a barrier, the end and the kinds of notice.
 type item struct {
 	delivery  element.Delivery
+	size      int64                // of the delivery
 	barrier   gate.Barrier         // ID not 0: the item is a barrier
 	end       bool                 // nothing follows: the partition has reached the end that it was given
 	committed element.CheckpointID // not 0: checkpoints up to it are committed
@@ -20,19 +21,23 @@ type item struct {
 	resume    bool                 // the paused partition has drained to half the limit: fetch it again
 }
 
+// maxInboxBytes bounds what waits where records are large: an inbox full of small ones has a tenth of it.
+const maxInboxBytes = 16 << 20
+
 // inbox is the bounded queue in front of one task. Deliveries and barriers keep their order: a barrier is put behind
 // every delivery that is already in, and whatever comes later stays behind it. Barriers and commit notices do not
 // count against the limit, so a full inbox never holds back a checkpoint.
 //
 // The feeder (one goroutine) pushes deliveries, the coordinator loop pushes barriers and notices, the task pops.
 type inbox struct {
-	limit int // records; one delivery may exceed it
+	limit int // records; one delivery may exceed it, and maxInboxBytes
 	bell  *doorbell
 
 	mu       sync.Mutex
 	items    []item               // guarded by mu; items[head:] are waiting
 	head     int                  // guarded by mu
 	records  int                  // guarded by mu: records waiting
+	bytes    int64                // guarded by mu: their estimated size
 	barriers int                  // guarded by mu: barriers waiting
 	notice   element.CheckpointID // guarded by mu: checkpoints up to it are committed
 	stored   element.CheckpointID // guarded by mu: the state of checkpoints up to it is written, if not 0
@@ -48,14 +53,16 @@ func (q *inbox) signal() { q.bell.ring() }
 
 // put appends a delivery whatever the limit; full tells whether the inbox is at its limit now.
 func (q *inbox) put(d element.Delivery) (full bool) {
+	size := sizeOf(d.Records)
 	q.mu.Lock()
 	if q.halted {
 		q.mu.Unlock()
 		return false
 	}
-	q.items, q.head = queued(q.items, q.head, item{delivery: d})
+	q.items, q.head = queued(q.items, q.head, item{delivery: d, size: size})
 	q.records += len(d.Records)
-	full = q.records >= q.limit
+	q.bytes += size
+	full = q.fullLocked()
 	q.mu.Unlock()
 	q.signal()
 	return full
@@ -118,7 +125,7 @@ func (q *inbox) halt() {
 			barriers = append(barriers, it)
 		}
 	}
-	q.items, q.head, q.records = barriers, 0, 0
+	q.items, q.head, q.records, q.bytes = barriers, 0, 0, 0
 	q.halted, q.tell, q.paused = true, true, false
 	q.mu.Unlock()
 	q.signal()
@@ -181,11 +188,21 @@ func (s span) with(o span) span {
 	return span{min(s.first, o.first), max(s.last, o.last)}
 }
 
-// full reports that the inbox holds as many records as it may.
+// full reports that the inbox holds as much as it may.
 func (q *inbox) full() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.records >= q.limit
+	return q.fullLocked()
+}
+
+func (q *inbox) fullLocked() bool { return q.records >= q.limit || q.bytes >= maxInboxBytes }
+
+// sizeOf gives the bytes that records hold, about.
+func sizeOf(records []element.Record) (n int64) {
+	for i := range records {
+		n += int64(records[i].Size())
+	}
+	return n
 }
 
 // empty reports that no delivery waits.
@@ -230,7 +247,7 @@ func (q *inbox) noticeLocked() (item, bool) {
 		q.tell = false
 		return item{halted: true}, true
 	}
-	if q.paused && q.records <= q.limit/2 {
+	if q.paused && q.records <= q.limit/2 && q.bytes <= maxInboxBytes/2 {
 		q.paused = false
 		return item{resume: true}, true
 	}
@@ -251,6 +268,7 @@ func (q *inbox) tryPop() (item, bool) {
 		q.items, q.head = q.items[:0], 0
 	}
 	q.records -= len(it.delivery.Records)
+	q.bytes -= it.size
 	if it.barrier.ID != 0 {
 		q.barriers--
 	}

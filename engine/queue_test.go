@@ -74,3 +74,39 @@ func TestABarrierTakenOutLeavesNoDeliveryBehind(t *testing.T) {
 	}, patient, patient/100)
 	runtime.KeepAlive(q)
 }
+
+// wide is a parcel of one record of a megabyte.
+type wide struct{ numbered }
+
+func (wide) Size() int { return 1 << 20 }
+
+// Records of a megabyte, as a topic takes them by default: what waits is bounded in bytes, too.
+func TestQueuesAreBoundedInBytes(t *testing.T) {
+	q := newInbox(8192)
+	large := delivery(0, 1, 1)
+	large.Records[0].Value = make([]byte, 1<<20)
+	n := 1
+	for ; !q.put(large); n++ {
+		require.Less(t, n, 20)
+	}
+	require.Equal(t, 16, n)
+	q.setPaused()
+	for range 9 { // what a record holds is a little more than its value
+		require.EqualValues(t, 1, popNow(t, q).delivery.Next, "still above half: no resume yet")
+	}
+	require.True(t, popNow(t, q).resume)
+	require.False(t, q.full())
+	q.halt()
+	require.False(t, q.put(large))
+
+	c := &channel{limit: 1024, receiver: newDoorbell(), sender: newDoorbell(), newest: new(atomic.Uint64), behind: new(atomic.Bool)}
+	for n = 0; c.credit(); n++ {
+		require.Less(t, n, 10)
+		c.push(wide{})
+	}
+	require.Equal(t, 4, n)
+	_, ok := c.pop(true)
+	require.True(t, ok)
+	require.True(t, c.credit())
+	require.Len(t, c.sender.c, 1, "the sender hears of the room")
+}
