@@ -2,7 +2,6 @@ package engine
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 
@@ -84,21 +83,17 @@ func (a *attempt) sources() map[string]string {
 func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]snapshot.Decision, error) {
 	a := in.a
 	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sources()}
-	var look func(context.Context) ([]snapshot.RootInfo, error)
-	switch {
-	case want.Again: // for the ids: a damaged root that no offset names is no obstacle to going back
-		look = a.r.ports.Checkpoints.List
-	case snapshot.NeedsStored(in.facts):
-		look = a.r.ports.Checkpoints.Stored
+	var err error
+	if want.Again { // for the ids: a damaged root that no offset names is no obstacle to going back
+		want.All, err = a.r.ports.Checkpoints.List(in.ctx)
+	} else {
+		want.All, err = in.stored()
 	}
-	if look != nil {
-		var err error
-		if want.All, err = look(in.ctx); err != nil {
-			return nil, fmt.Errorf("look for older checkpoints: %w", err)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("look for older checkpoints: %w", err)
 	}
 	if err := in.openFrom(); err != nil {
-		return in.resolveWithoutSavepoint(input, want, err)
+		return in.resolveWithoutSavepoint(input, err)
 	}
 	for _, o := range in.from {
 		want.From = append(want.From, o.asSnapshot())
@@ -151,7 +146,7 @@ func (in *intake) tell(start *snapshot.Start) {
 // hand; the command line may name it for ever. When this process has seen the wish granted, or everything that the group has
 // committed here comes from a savepoint that lay at these places, it is not needed. A partition without a committed offset that was there when the application began
 // might be in it.
-func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, want snapshot.StartInput, cause error) (map[element.TaskID]snapshot.Decision, error) {
+func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, cause error) (map[element.TaskID]snapshot.Decision, error) {
 	if fault.RecoveryOf(cause) != fault.Stop {
 		cause = fault.Stopf(fault.Usage, "%w", cause)
 	}
@@ -175,7 +170,10 @@ func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, want snap
 			return nil, fmt.Errorf("%w; %s has no committed offset and may be in it", cause, tp)
 		}
 	}
-	input.Stored = want.All
+	var err error
+	if input.Stored, err = in.stored(); err != nil { // nothing goes back
+		return nil, fmt.Errorf("look for older checkpoints: %w", err)
+	}
 	decisions, err := snapshot.Resolve(input)
 	if err != nil {
 		return nil, in.stillRefused(err)

@@ -378,6 +378,43 @@ func TestAClaimedSavepointIsDisposedOf(t *testing.T) {
 	}
 }
 
+// Where it is gone nothing goes back, whatever was allowed: a damaged checkpoint is told to a partition without an offset as at
+// every start.
+func TestAClaimedSavepointThatIsGoneAndADamagedRoot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	r, err := New(latestPlan(t, false), w.config(), withFrom(w.ports()), nil)
+	require.NoError(t, err)
+	stop := w.run(r)
+	w.produceUntil(func() bool { return w.done() > 50 })
+	ref, err := r.Savepoint(t.Context(), "", t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, stop())
+	f := w.fork("fork", 2)
+	cfg := f.configOf("fork", ref.Path)
+	cfg.From.AcceptDuplicates = true
+	stop = f.startPlan(latestPlan(t, false), cfg, withFrom(f.ports()), nil)
+	for range 3 {
+		f.produce(100, 7)
+		f.caughtUp()
+	}
+	require.NoError(t, stop())
+	require.NoError(t, os.RemoveAll(ref.Path))
+	f.damageRoot(1)
+	stop = f.startPlan(latestPlan(t, false), cfg, withFrom(f.ports()), nil) // all have an offset
+	f.produce(50, 7)
+	f.caughtUp()
+	require.NoError(t, stop())
+	f.damageRoot(1)
+	f.added(30)
+	f.assign(3)
+	r, err = New(latestPlan(t, false), cfg, withFrom(f.ports()), nil)
+	require.NoError(t, err)
+	err = r.Run(t.Context())
+	require.Equal(t, fault.Corrupt, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, ".root")
+}
+
 // Each of two instances takes its own partitions from the savepoint, also when they move before anything is committed, and
 // only when all are safe the savepoint goes.
 func TestInstancesShareASavepoint(t *testing.T) {

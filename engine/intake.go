@@ -104,10 +104,8 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	if len(a.r.cfg.From.Paths) > 0 {
 		return in.resolveFrom(input)
 	}
-	if snapshot.NeedsStored(in.facts) {
-		if input.Stored, err = a.r.ports.Checkpoints.Stored(in.ctx); err != nil {
-			return nil, fmt.Errorf("look for older checkpoints: %w", err)
-		}
+	if input.Stored, err = in.stored(); err != nil {
+		return nil, fmt.Errorf("look for older checkpoints: %w", err)
 	}
 	decisions, err := snapshot.Resolve(input)
 	if err != nil {
@@ -115,6 +113,14 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	}
 	in.dropped(&input, decisions)
 	return decisions, nil
+}
+
+// stored gives all roots where a task has no committed offset, none of them damaged.
+func (in *intake) stored() ([]snapshot.RootInfo, error) {
+	if !snapshot.NeedsStored(in.facts) {
+		return nil, nil
+	}
+	return in.a.r.ports.Checkpoints.Stored(in.ctx)
 }
 
 // dropped sees to what of the checkpoints is let go, and says it.
