@@ -137,12 +137,22 @@ func tookOut(t *testing.T) *world {
 func TestATopicIsTakenOutAndComesBack(t *testing.T) {
 	w := tookOut(t)
 	w.endsEarly(topicsPlan(t, true, "in", "more"), w.config())
-	for range 2 {
-		stop := w.startPlan(topicsPlan(t, true, "in", "more"), w.config(), w.ports(), nil)
+	back := element.TaskID{Source: "more"}
+	had, err := snapshot.ParseHandle(w.committed[element.TopicPartition{Topic: "more"}].Metadata)
+	require.NoError(t, err)
+	for n := range 2 {
+		var said losses
+		stop := w.startPlan(topicsPlan(t, true, "in", "more"), w.config(), w.ports(), said.listener())
 		w.produce(50, 8)
 		w.outputs()
 		w.caughtUp()
 		require.NoError(t, stop())
+		require.Empty(t, said.empty, "its handle says nothing of that")
+		if n == 0 {
+			require.Equal(t, map[element.TaskID]snapshot.RootRef{back: had.Root}, said.back)
+		} else {
+			require.Empty(t, said.back)
+		}
 	}
 	w.exact()
 }

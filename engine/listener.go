@@ -45,6 +45,9 @@ type Listener struct {
 	// StartsEmpty: a task starts without state at a committed position, as its handle says: after a cancel that deleted the
 	// checkpoints, or before its first record.
 	StartsEmpty func(task element.TaskID, at element.CheckpointName)
+	// TakenBack: a topic that had been taken out of the application is back, and a task of it goes on at its committed offset, beside
+	// newer checkpoints that have the rest; left is the last one that had the task.
+	TakenBack func(task element.TaskID, left snapshot.RootRef)
 	// LetGo: the state that the committed handles lead to, or that the store has of tasks that the group has forgotten, is let
 	// go, as allowed, since there are no checkpoints any more.
 	LetGo func(snapshot.HeldState)

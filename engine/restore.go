@@ -99,7 +99,13 @@ func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision)
 			if in.letGo {
 				t.letGo = at.ID
 			}
-			if a.r.lis.StartsEmpty != nil && !d.Unsaved && !a.r.cfg.NoSnapshots {
+			switch {
+			case d.Unsaved, a.r.cfg.NoSnapshots:
+			case d.Left.Path != "":
+				if a.r.lis.TakenBack != nil {
+					a.r.lis.TakenBack(t.id, d.Left)
+				}
+			case a.r.lis.StartsEmpty != nil:
 				a.r.lis.StartsEmpty(t.id, at)
 			}
 		}

@@ -22,13 +22,14 @@ type losses struct {
 	held    []snapshot.HeldState
 	unsaved []element.TaskID
 	empty   []element.TaskID
+	back    map[element.TaskID]snapshot.RootRef
 	dropped []snapshot.DroppedStage
 	started chan AttemptInfo
 }
 
 func (l *losses) listener() *Listener {
 	note := func(f func()) { l.mu.Lock(); defer l.mu.Unlock(); f() }
-	l.started = make(chan AttemptInfo, 100)
+	l.started, l.back = make(chan AttemptInfo, 100), map[element.TaskID]snapshot.RootRef{}
 	return &Listener{
 		AttemptStarted: func(i AttemptInfo) { l.started <- i },
 		LetGo:          func(h snapshot.HeldState) { note(func() { l.held = append(l.held, h) }) },
@@ -36,6 +37,7 @@ func (l *losses) listener() *Listener {
 			note(func() { l.unsaved = append(l.unsaved, ts...) })
 		},
 		StartsEmpty: func(t element.TaskID, _ element.CheckpointName) { note(func() { l.empty = append(l.empty, t) }) },
+		TakenBack:   func(t element.TaskID, left snapshot.RootRef) { note(func() { l.back[t] = left }) },
 		Dropped:     func(d snapshot.DroppedStage) { note(func() { l.dropped = append(l.dropped, d) }) },
 	}
 }

@@ -158,6 +158,12 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 			user.StartsEmpty(task, at)
 		}
 	}
+	lis.TakenBack = func(task element.TaskID, left snapshot.RootRef) {
+		log.Info("a topic that had been taken out is back: its task goes on at the offset that was committed with the last checkpoint that had it", "task", task.String(), "checkpoint", left.Name.String(), "from", left.Path)
+		if user.TakenBack != nil {
+			user.TakenBack(task, left)
+		}
+	}
 	lis.LetGo = func(h snapshot.HeldState) {
 		where := "at their committed offsets"
 		if h.Forgotten {
