@@ -291,7 +291,7 @@ func (a *attempt) refused(name string) {
 // unserved answers all who still wait when the attempt is over.
 func (a *attempt) unserved(cause error) {
 	code := fault.CodeOf(cause)
-	if fault.RecoveryOf(cause) == fault.Rejoin || code == fault.OK || errors.Is(cause, errStopped) { // nothing has failed: who asks again is served
+	if fault.RecoveryOf(cause) == fault.Rejoin || code == fault.OK || errors.Is(cause, errStopped) || errors.Is(cause, errFinished) || leaves(cause) { // nothing has failed: who asks again is served
 		code = fault.NotRunning
 	}
 	a.serve(func(*request) bool { return true }, func(*request) answer {

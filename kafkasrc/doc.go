@@ -34,7 +34,7 @@
 //	    Add, and nothing of an earlier stay, neither records nor errors nor a pause, comes into a later one: changes are
 //	    made between two polls, in the order of the calls, after the client was emptied of what it had.
 //
-// Goroutines: Group owns one that polls its client for errors, ended and awaited by Close; Alone one that sends heartbeats,
+// Goroutines: Group owns one that polls its client for errors and one that looks at the other members, ended and awaited by Close; Alone one that sends heartbeats,
 // ended and awaited by Leave; kgo's own are ended by
 // Close too. Fetcher has none besides kgo's: Run is the caller's goroutine.
 //
@@ -43,5 +43,5 @@
 // (epochs and fences), fetcher.go (the fetch loop),
 // streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch),
 // missing.go (positions that the log does not have), ends.go (partitions with an end),
-// alone.go (the membership of one that wants the group for itself).
+// foreign.go (members with whom a group cannot be shared), alone.go (the membership of one that wants the group for itself).
 package kafkasrc

@@ -70,6 +70,8 @@ type Group struct {
 	abandon   context.CancelFunc // ends the client's context, and with it a join that waits for other members
 	closeOnce sync.Once
 	polled    chan struct{} // closed when the poll loop has ended
+	changed   chan struct{} // the membership has changed: others may have come
+	looked    chan struct{} // closed when nobody looks at the others any more
 }
 
 // JoinGroup starts the membership and returns at once; Changes tells when partitions have come. The error is that of
@@ -92,7 +94,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 		return nil, fmt.Errorf("group %s: %w", cfg.Group, err)
 	}
 	g := &Group{
-		cfg: cfg, own: newOwnership(), bal: bal, polled: make(chan struct{}),
+		cfg: cfg, own: newOwnership(), bal: bal, polled: make(chan struct{}), changed: make(chan struct{}, 1), looked: make(chan struct{}),
 		log: cfg.Logger.With("group", cfg.Group, "instance", cfg.InstanceID),
 	}
 	g.leaving, g.leave = context.WithCancel(context.Background())
@@ -124,6 +126,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 	}
 	g.cl = cl
 	go g.poll()
+	go g.lookAtOthers()
 	return g, nil
 }
 
@@ -187,6 +190,7 @@ func (g *Group) Close() {
 		cut.Stop()
 		g.abandon()
 		<-g.polled
+		<-g.looked
 		g.own.lost()
 	})
 }
@@ -194,6 +198,7 @@ func (g *Group) Close() {
 func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	member, generation := cl.GroupMetadata()
 	epoch, grew := g.own.assigned(added, member)
+	g.tellChange()
 	switch {
 	case grew && len(added) == 0:
 		g.log.Info("joined the group, no partition for this instance yet", "generation", generation)
@@ -221,6 +226,7 @@ func (g *Group) onRevoked(_ context.Context, cl *kgo.Client, gone map[string][]i
 		cancel()
 	}
 	epoch := g.own.revoked(gone)
+	g.tellChange()
 	g.log.Info("partitions revoked", "gone", tps, "epoch", epoch)
 }
 
@@ -228,6 +234,30 @@ func (g *Group) onLost(_ context.Context, _ *kgo.Client, gone map[string][]int32
 	epoch := g.own.lost()
 	if len(gone) > 0 {
 		g.log.Warn("membership lost, and with it all partitions", "gone", sortedPartitions(gone), "epoch", epoch)
+	}
+}
+
+func (g *Group) tellChange() {
+	select {
+	case g.changed <- struct{}{}:
+	default:
+	}
+}
+
+// lookAtOthers ends the membership when somebody has come with whom the group cannot be shared. It ends with Close.
+func (g *Group) lookAtOthers() {
+	defer close(g.looked)
+	for {
+		select {
+		case <-g.leaving.Done():
+			return
+		case <-g.changed:
+		}
+		if err := Foreign(g.leaving, g.cl, g.cfg.Group); fault.CodeOf(err) == fault.BadFile {
+			g.own.fail(err)
+		} else if err != nil && g.leaving.Err() == nil {
+			g.log.Debug("could not look at the other members of the group", "error", err)
+		}
 	}
 }
 

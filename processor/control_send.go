@@ -18,6 +18,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasrc"
 )
 
 const (
@@ -179,7 +180,10 @@ func describeMembers(ctx context.Context, cl *kgo.Client, application string) (m
 		}
 		return err
 	})
-	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	if errors.Is(err, kerr.GroupIDNotFound) || err == nil && g.State == "Dead" { // or it is of another kind
+		err = kafkasrc.Foreign(ctx, cl, application)
+	}
+	if err != nil {
 		return nil, false, kafka.Classify(err, "describe group %s", application)
 	}
 	for _, m := range g.Members {

@@ -12,6 +12,7 @@ import (
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/engine"
 	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/kafkasrc"
 )
 
 // othersLast is how much longer than its session a member may be seen that was stopped.
@@ -55,6 +56,9 @@ func (s *service) members(ctx context.Context) ([]kadm.DescribedGroupMember, err
 	}
 	if err := groups[app].Err; err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, fmt.Errorf("describe group %s: %w", app, err)
+	}
+	if len(groups[app].Members) == 0 {
+		return nil, kafkasrc.Foreign(ctx, s.reads.cl, app)
 	}
 	return groups[app].Members, nil
 }

@@ -223,6 +223,9 @@ func (s *service) openKafka(ctx context.Context) error {
 	}
 	s.onClose(func() error { s.later.end(); return nil })
 
+	if err := kafkasrc.Foreign(ctx, s.reads.cl, s.plan.Application); err != nil {
+		return err
+	}
 	var inputs []string
 	for _, src := range s.plan.Sources {
 		inputs = append(inputs, src.Topic)

@@ -252,6 +252,22 @@ func TestATopicThatWasCreatedAnewBeginsAnewOnRequest(t *testing.T) {
 	}
 }
 
+// The only topic was created anew: no offset leads to what the stages have, and the refusal says that it goes with the flag.
+func TestTheOnlyTopicWasCreatedAnew(t *testing.T) {
+	a := reads{topic: "a", at: 10}
+	h := newPast(t)
+	h.in.Stored = []RootInfo{h.full(h.root(12, 2, a))}
+	h.in.Roots = nil // no handle names it
+	h.fresh(a, false)
+	h.in.Tasks[0].Inputs[0].TopicID = element.TopicID{9}
+	h.refused(ReasonTopicRecreated, "task x.a-0", "with --allow-dropped-state, which lets the state behind the exchanges go as well, since no offset leads to it any more")
+	h.in.DropStates = true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, Fresh, d[a.task()].Kind)
+	require.NotEmpty(t, h.in.DroppedStages(d), "the log tells what goes")
+}
+
 // A recovery does not go back behind what was read of a topic that was taken out since.
 func TestARecoveryDoesNotLeaveAnAbsentTopicBehind(t *testing.T) {
 	a := reads{topic: "a", at: 5}

@@ -121,8 +121,12 @@ func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 	case in.DropStates && (absent || old != nil):
 		return Decision{Kind: Fresh}, nil
 	case old != nil:
+		cure := beginsAnew
+		if in.replaced() != nil {
+			cure += ", which lets the state behind the exchanges go as well, since no offset leads to it any more"
+		}
 		return Decision{}, refuse(ReasonTopicRecreated, none, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again; %s",
-			t.Task, info.Ref.Name, info.Ref.Path, old.TopicID, old.Topic, t.Inputs[0].TopicID, beginsAnew)
+			t.Task, info.Ref.Name, info.Ref.Path, old.TopicID, old.Topic, t.Inputs[0].TopicID, cure)
 	}
 	holds := "cannot be read and may hold the task"
 	if info.Root != nil {
