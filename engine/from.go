@@ -162,7 +162,7 @@ func (in *intake) resolveWithoutSavepoint(input snapshot.ResolveInput, cause err
 		}
 	}
 	for _, tp := range unknown {
-		first, err := in.firstCount(tp.Topic, in.topics[tp.Topic].Partitions)
+		first, _, err := in.firstCount(tp.Topic, in.topics[tp.Topic].Partitions)
 		if err != nil {
 			return nil, err
 		}

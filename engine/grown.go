@@ -6,6 +6,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
 // unbound looks for topics that grew before a source over them had keyed state. All partitions must have committed offsets: what
@@ -62,4 +63,51 @@ func (in *intake) handlesOf(topic snapshot.InputFacts) (named []snapshot.RootRef
 		}
 	}
 	return named, true, nil
+}
+
+// beganWith is firstCount of the topic of a source. Where nothing is left that says it the checkpoints do: the tasks that they hold,
+// which may be of others, are refused then, and the application does not begin with what was added. With DropStates it does.
+func (in *intake) beganWith(src *topology.SourcePlan) (int32, error) {
+	topic := in.topics[src.Topic]
+	first, known, err := in.firstCount(src.Topic, topic.Partitions)
+	if err != nil || known || in.a.r.cfg.AllowDropped || src.Start.Kind == topology.StartEarliest {
+		return first, err
+	}
+	infos, err := in.a.r.ports.Checkpoints.List(in.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("look for the number of partitions that topic %s had: %w", src.Topic, err)
+	}
+	return snapshot.CountIn(infos, src.Topic, topic.ID, first), nil
+}
+
+// firstCount is the number of partitions that a topic had when the application began to read it; now it has count. known says that a
+// handle has it, or what the tasks start from.
+func (in *intake) firstCount(topic string, count int32) (first int32, known bool, err error) {
+	first, known = in.countsOf(topic, count), len(in.from)+len(in.back) > 0
+	look := func(found bool, metadata string) {
+		if h, err := snapshot.ParseHandle(metadata); found && err == nil {
+			first, known = min(first, h.PartitionCount), true
+		}
+	}
+	mine := map[int32]bool{}
+	for _, f := range in.facts {
+		if i := &f.Inputs[0]; i.Topic == topic {
+			mine[i.Partition] = true
+			look(i.Found, i.Metadata)
+		}
+	}
+	var others []element.TopicPartition
+	for p := range count {
+		if !mine[p] {
+			others = append(others, element.TopicPartition{Topic: topic, Partition: p})
+		}
+	}
+	if len(others) == 0 {
+		return first, known, nil
+	}
+	committed, err := in.a.readOthers(in.ctx, others)
+	for _, c := range committed {
+		look(c.Found, c.Metadata)
+	}
+	return first, known, err
 }

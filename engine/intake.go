@@ -234,7 +234,7 @@ func (in *intake) readEnds() error {
 // were added to the topic since the application began to read it: such a one starts at its beginning, or what was written
 // to it before anybody knew of it would be lost. How many there were in the beginning stands in the handles of the
 // source's other partitions, whoever owns them: a handle keeps the count of its task's first checkpoint. Where they do not lead
-// to the tasks any more it stands in what the tasks start from in their place: a savepoint, or checkpoints of the store.
+// to the tasks any more it stands in what the tasks start from in their place: a savepoint, or checkpoints of the store. See beganWith.
 func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 	a, topics := in.a, in.topics
 	if is == nil {
@@ -251,7 +251,7 @@ func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 		if len(missing) == 0 {
 			continue
 		}
-		first, err := in.firstCount(src.Topic, topics[src.Topic].Partitions)
+		first, err := in.beganWith(&src)
 		if err != nil {
 			return err
 		}
@@ -281,37 +281,6 @@ func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 		}
 	}
 	return nil
-}
-
-// firstCount is the number of partitions that a topic had when the application began to read it; now it has count.
-func (in *intake) firstCount(topic string, count int32) (int32, error) {
-	first := in.countsOf(topic, count)
-	look := func(found bool, metadata string) {
-		if h, err := snapshot.ParseHandle(metadata); found && err == nil {
-			first = min(first, h.PartitionCount)
-		}
-	}
-	known := map[int32]bool{}
-	for _, f := range in.facts {
-		if i := &f.Inputs[0]; i.Topic == topic {
-			known[i.Partition] = true
-			look(i.Found, i.Metadata)
-		}
-	}
-	var others []element.TopicPartition
-	for p := range count {
-		if !known[p] {
-			others = append(others, element.TopicPartition{Topic: topic, Partition: p})
-		}
-	}
-	if len(others) == 0 {
-		return first, nil
-	}
-	committed, err := in.a.readOthers(in.ctx, others)
-	for _, c := range committed {
-		look(c.Found, c.Metadata)
-	}
-	return first, err
 }
 
 // readOthers reads what is committed of partitions that are not this instance's. It refuses to work beside instances whose

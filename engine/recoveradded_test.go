@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,21 +36,50 @@ func (w *world) added(records int) {
 	w.logs = append(w.logs, log)
 }
 
+// offsetsLost are ways in which no offset leads to a checkpoint any more.
+var offsetsLost = map[string]func(*world){
+	"expired": (*world).forget,
+	"damaged": func(w *world) {
+		for p, c := range w.committed {
+			c.Metadata = c.Metadata[:len(c.Metadata)-2]
+			w.committed[p] = c
+		}
+	},
+}
+
+// An instance that gets nothing but a partition that was added does not take the application for a new one when the offsets of the
+// other partitions tell nothing any more: their owner is refused, and the checkpoints say how many there were.
+func TestAnAddedPartitionBesideOffsetsThatAreLost(t *testing.T) {
+	t.Parallel()
+	for name, lose := range offsetsLost {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			stop := w.startPlan(latestPlan(t, false), w.config(), w.ports(), nil)
+			w.produceUntil(func() bool { return w.done() > 20 })
+			w.caughtUp()
+			require.NoError(t, stop())
+			lose(w)
+			before := w.done()
+			w.added(30)
+			w.assign(0)
+			w.mu.Lock()
+			w.gain(slices.Values([]int32{2}))
+			w.mu.Unlock()
+			for range 2 {
+				stop = w.startPlan(latestPlan(t, false), w.config(), w.ports(), nil)
+				require.Eventually(t, func() bool { return w.done() == before+30 }, 5*time.Second, time.Millisecond)
+				require.NoError(t, stop())
+			}
+		})
+	}
+}
+
 // What a recovery from the store goes back to also says how many partitions there were: one that was added since is read from its
 // beginning, as it is where the committed offsets say it.
 func TestAPartitionAddedBeforeARecoveryStartsAtItsBeginning(t *testing.T) {
 	t.Parallel()
-	lost := map[string]func(*world){
-		"expired": (*world).forget,
-		"damaged": func(w *world) {
-			for p, c := range w.committed {
-				c.Metadata = c.Metadata[:len(c.Metadata)-2]
-				w.committed[p] = c
-			}
-		},
-	}
 	for kind, exchange := range map[string]bool{"chained": false, "exchange": true} {
-		for name, lose := range lost {
+		for name, lose := range offsetsLost {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				w := newWorld(t, 2)
 				stop := w.startPlan(latestPlan(t, exchange), w.config(), w.ports(), nil)

@@ -37,6 +37,27 @@ func StateBinds(infos []RootInfo, cluster string, now InputFacts) bool {
 	return false
 }
 
+// CountIn gives the least number of partitions by which checkpoints have read a topic, committed or not: the newest of each partition
+// counts, and those that cannot be read say nothing. It is now where there is none.
+func CountIn(infos []RootInfo, topic string, id element.TopicID, now int32) int32 {
+	seen := map[int32]bool{}
+	first := now
+	for _, i := range newestFirst(infos) {
+		if infos[i].Root == nil {
+			continue
+		}
+		for _, e := range infos[i].Root.Tasks {
+			for _, p := range e.Positions {
+				if p.Topic == topic && p.TopicID == id && !seen[p.Partition] {
+					seen[p.Partition] = true
+					first = min(first, p.PartitionCount)
+				}
+			}
+		}
+	}
+	return first
+}
+
 // rebind has tasks whose state begins go on with the number of partitions that there are now.
 func (in *ResolveInput) rebind(out map[element.TaskID]Decision) {
 	for i := range in.Tasks {

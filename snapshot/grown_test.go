@@ -40,3 +40,23 @@ func TestStateBindsTheNumberOfPartitions(t *testing.T) {
 		require.Equal(t, name == "damaged", StateBinds(c.infos, "cluster-1", now), "%s: not known to be committed", name)
 	}
 }
+
+// A partition began by the number that its newest checkpoint has, and the topic by the least of them.
+func TestCountInCheckpoints(t *testing.T) {
+	root := func(id, partition int, count int32) RootInfo {
+		h := newPast(t)
+		ref := h.root(id, 0, reads{topic: "a", at: int64(id)})
+		r := h.in.Roots[ref].Root
+		p := &r.Tasks[0].Positions[0]
+		p.Partition, p.PartitionCount = int32(partition), count
+		return RootInfo{Ref: ref, Root: r}
+	}
+	topic := element.TopicID{'a'}
+	damaged := RootInfo{Ref: RootRef{Name: nameOf(9, 1)}}
+	require.EqualValues(t, 5, CountIn([]RootInfo{damaged}, "a", topic, 5))
+	require.EqualValues(t, 2, CountIn([]RootInfo{damaged, root(1, 0, 2)}, "a", topic, 5))
+	require.EqualValues(t, 3, CountIn([]RootInfo{root(1, 0, 2), root(2, 0, 3)}, "a", topic, 5), "it began anew")
+	require.EqualValues(t, 2, CountIn([]RootInfo{root(1, 1, 2), root(2, 0, 3)}, "a", topic, 5))
+	require.EqualValues(t, 5, CountIn([]RootInfo{root(1, 0, 2)}, "a", element.TopicID{9}, 5), "another topic of that name")
+	require.EqualValues(t, 5, CountIn([]RootInfo{root(1, 0, 2)}, "b", topic, 5))
+}
