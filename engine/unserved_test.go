@@ -25,6 +25,11 @@ func TestWhoWaitsForACheckpointIsToldWhetherItFailed(t *testing.T) {
 		{fmt.Errorf("checkpoint 7: %w", fault.Restartf(fault.CheckpointDir, "checkpoint directory d: it is full")), fault.CheckpointDir},
 		{fault.Stopf(fault.OK, "it has outlived the application"), fault.NotRunning},
 		{fmt.Errorf("the attempt: %w", errStopped), fault.NotRunning},
+		{fmt.Errorf("the attempt: %w", errRedrawn), fault.NotRunning},
+		{errStandBy, fault.NotRunning},
+		{errGained, fault.NotRunning},
+		{errUnsaved, fault.NotRunning},
+		{errFinished, fault.NotRunning},
 	} {
 		q := &request{reply: make(chan answer, 1)}
 		a := &attempt{requests: []*request{q}}
