@@ -285,7 +285,8 @@ func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 
 // readOthers reads what is committed of partitions that are not this instance's. It refuses to work beside instances whose
 // checkpoints are in another directory: when a partition moves, its new owner could not restore it. Nothing else would tell
-// an instance that begins with partitions which nobody had.
+// an instance that begins with partitions which nobody had. A handle without state leads to no directory: one of another that was given up stays
+// until the partition has a checkpoint. Only that of a start position may be of an instance that begins now; see othersShareTheStore.
 func (a *attempt) readOthers(ctx context.Context, others []element.TopicPartition) (map[element.TopicPartition]Committed, error) {
 	committed, err := a.r.ports.Offsets.Stable(ctx, others)
 	if err != nil {
@@ -294,7 +295,8 @@ func (a *attempt) readOthers(ctx context.Context, others []element.TopicPartitio
 	own := a.r.ports.Checkpoints.StoreID()
 	for tp, c := range committed {
 		h, err := snapshot.ParseHandle(c.Metadata)
-		if !c.Found || err != nil || h.StoreID == own {
+		begins := h.Root.Name.ID == 0 && h.Life == a.r.cfg.Life
+		if !c.Found || err != nil || h.StoreID == own || h.Kind != snapshot.HandleCheckpoint && !begins {
 			continue
 		}
 		return nil, fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", tp, h.StoreID, own)
