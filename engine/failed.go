@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/millweir/millweir/checkpoint"
+	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -26,19 +28,52 @@ import (
 //
 // That a checkpoint without a Permit may go at once needs no broker: its handle is made with the commit, and has not left
 // this process. Those that follow it in its chain were given up with it. Its savepoints go with it: who asked for them is told
-// that there are none, or gets those of the next one.
+// that there are none, or gets those of the next one. So do those of one that had its Permit, if the group's word says in the next
+// attempt that it failed.
 
 // cleanFailed removes what failed checkpoints have left, now that the group's word is known. Without transactions a commit
 // that is on its way may still arrive: what failed without a refusal is left to Clean, after the next one that succeeds, and what
 // an earlier process has left, where nothing is committed for a while, to CleanIdle after its grace. While a person has the state
 // recovered from the store nothing goes before a commit.
 func (a *attempt) cleanFailed(in *intake) {
+	left := a.r.unsure
+	a.r.unsure = nil
 	if cfg := &a.r.cfg; cfg.AtLeastOnce || cfg.NoSnapshots || cfg.RecoverFromStore {
 		return
+	}
+	for _, u := range left {
+		if u.failed(in) {
+			a.dispose(u.root.Name, u.cut)
+		}
 	}
 	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, in.facts, a.r.ports.GroupRoots, in.origin...); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
 		a.r.lis.cleaned(report, err)
 	}
+}
+
+// unsure is a checkpoint whose commit may have happened, and has savepoints. The next attempt knows what became of it, where it has one
+// of its tasks; else they stay.
+type unsure struct {
+	root *snapshot.Root
+	cut  []snapshot.SavepointRef
+}
+
+// failed reports whether it is surely not committed: what the group names for one of its tasks is older. For the others that is so,
+// too, see CleanFailed.
+func (u *unsure) failed(in *intake) bool {
+	for i := range u.root.Tasks {
+		for _, p := range u.root.Tasks[i].Positions {
+			k := slices.IndexFunc(in.facts, func(f snapshot.TaskFacts) bool { return f.Inputs[0].TopicPartition == p.TopicPartition })
+			if k < 0 || !in.facts[k].Inputs[0].Found {
+				continue
+			}
+			h, err := snapshot.ParseHandle(in.facts[k].Inputs[0].Metadata)
+			if err == nil && h.StoreID == in.a.r.ports.Checkpoints.StoreID() {
+				return h.Root.Name.ID < u.root.Name.ID
+			}
+		}
+	}
+	return false
 }
 
 // noteRefused takes a commit that has not happened, and will not, for one that was never begun.
@@ -66,8 +101,12 @@ func (a *attempt) discardLater(p *pending) {
 // discardPending does it at the end of the attempt. Nothing of it runs any more.
 func (a *attempt) discardPending() {
 	for _, p := range a.pending {
-		if !p.permitted && !a.r.cfg.NoSnapshots {
+		switch {
+		case a.r.cfg.NoSnapshots:
+		case !p.permitted:
 			a.discard(p)
+		case len(p.cut) > 0:
+			a.r.unsure = append(a.r.unsure, unsure{p.root, p.cut})
 		}
 	}
 }
@@ -78,12 +117,19 @@ func (a *attempt) discard(p *pending) {
 	if _, err := a.r.ports.Checkpoints.Discard(ctx, p.name); err != nil {
 		a.r.lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("remove the files of checkpoint %s, which was given up: %w", p.name, err))
 	}
-	for _, s := range p.cut {
+	a.dispose(p.name, p.cut)
+}
+
+// dispose removes the savepoints of a checkpoint.
+func (a *attempt) dispose(of element.CheckpointName, cut []snapshot.SavepointRef) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), discardTimeout)
+	defer cancel()
+	for _, s := range cut {
 		if err := a.r.ports.DisposeSavepoint(ctx, s.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			a.r.lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("remove savepoint %s of checkpoint %s, which was given up: %w", s.Path, p.name, err))
+			a.r.lis.cleaned(snapshot.CleanReport{}, fmt.Errorf("remove savepoint %s of checkpoint %s, which was given up: %w", s.Path, of, err))
 		}
 	}
 }
 
-// discardTimeout bounds the removal of the files of one checkpoint and its savepoints.
+// discardTimeout bounds the removal of the files of one checkpoint, and that of its savepoints.
 const discardTimeout = 5 * time.Second

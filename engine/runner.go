@@ -58,6 +58,7 @@ type Runner struct {
 	// losses counts the attempts that ended with a loss of ownership or because the broker asked for it, in a row and since the
 	// last commit; asked are those of the second kind.
 	losses, asked int
+	unsure        []unsure // until the next attempt knows; see cleanFailed
 	// untidy: transactions under our ids may be open that no attempt has begun since, a predecessor's or one that could not
 	// be aborted.
 	untidy bool

@@ -101,3 +101,39 @@ func TestTheSavepointOfAnAttemptThatEndsGoes(t *testing.T) {
 		require.NoError(t, stop())
 	}
 }
+
+// So does that of a checkpoint whose commit failed, once the group says that it did. Where the commit happened, and its answer was
+// lost, it stays.
+func TestTheSavepointOfACommitThatFailedGoes(t *testing.T) {
+	t.Parallel()
+	for name, commits := range map[string]bool{"aborted": false, "answer lost": true} {
+		t.Run(name, func(t *testing.T) {
+			w, dir := newWorld(t, 2), t.TempDir()
+			var spoil atomic.Bool
+			var attempts, written, opened atomic.Int64
+			w.onCommit = func(checkpoint.Commit) (apply bool, err error) {
+				if spoil.CompareAndSwap(true, false) {
+					return commits, errSpoiled
+				}
+				return true, nil
+			}
+			cfg := w.config()
+			cfg.Interval = time.Hour
+			r, err := New(countPlan(t), cfg, counted(withSavepoints(w.ports(), &opened), &written), &Listener{AttemptStarted: func(AttemptInfo) { attempts.Add(1) }})
+			require.NoError(t, err)
+			w.produce(100, 7)
+			stop := w.run(r)
+			w.checkpointed(r, 100)
+			spoil.Store(true)
+			_, err = r.Savepoint(t.Context(), "r1", dir)
+			require.ErrorIs(t, err, errSpoiled)
+			require.EqualValues(t, 1, written.Load())
+			require.Eventually(t, func() bool { return attempts.Load() == 2 }, 8*time.Second, time.Millisecond)
+			list, err := snapshot.ListSavepoints(t.Context(), dir)
+			require.NoError(t, err)
+			require.Equal(t, commits, len(list) == 1, "%v", list)
+			require.NoError(t, stop())
+			w.exact()
+		})
+	}
+}
