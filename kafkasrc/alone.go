@@ -39,6 +39,7 @@ type Alone struct {
 
 	stop context.CancelFunc
 	done chan struct{}
+	gone bool // the group has been told; set before done is closed
 
 	mu   sync.Mutex
 	lost error // under mu: why it is over
@@ -135,7 +136,7 @@ func (a *Alone) beat(ctx context.Context) {
 			return
 		}
 		if errors.Is(a.Prove(ctx), ErrNotAlone) {
-			a.depart(ctx)
+			a.gone = a.farewell(ctx, aloneFarewell) == nil
 			return
 		}
 	}
@@ -172,7 +173,7 @@ func (a *Alone) Fence() (member string, generation int32, err error) {
 func (a *Alone) Leave(ctx context.Context) {
 	a.stop()
 	<-a.done
-	if _, _, err := a.Fence(); err == nil {
+	if !a.gone {
 		a.depart(ctx)
 	}
 }
@@ -186,12 +187,18 @@ func (a *Alone) depart(ctx context.Context) {
 	if end, ok := ctx.Deadline(); ok {
 		within = min(within, max(time.Until(end), aloneHurry))
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	_ = a.farewell(context.WithoutCancel(ctx), within)
+}
+
+// farewell is nil once the group knows.
+func (a *Alone) farewell(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group, req.MemberID = a.group, a.member
 	m := kmsg.NewLeaveGroupRequestMember()
 	m.MemberID = a.member
 	req.Members = append(req.Members, m)
-	_, _ = req.RequestWith(ctx, a.cl)
+	_, err := req.RequestWith(ctx, a.cl)
+	return err
 }
