@@ -278,7 +278,8 @@ func (l *Local) ensureDir(dir string) error {
 }
 
 // publish gives the finished file its name without replacing another. File systems without hard links get a check
-// and a rename: the names carry an incarnation, so only a repeated call could race there.
+// and a rename: the names carry an incarnation, so only a repeated call could race there. The store id has one name for all:
+// whoever makes that, empty, replaces it.
 func (l *Local) publish(tmp, name string) error {
 	err := l.fs.Link(tmp, name)
 	switch {
@@ -288,12 +289,26 @@ func (l *Local) publish(tmp, name string) error {
 	case errors.Is(err, fs.ErrExist):
 		return err
 	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EMLINK):
+		if name == storeIDFile {
+			return l.claim(tmp, name)
+		}
 		if _, serr := l.fs.Stat(name); serr == nil {
 			return &fs.PathError{Op: "put", Path: name, Err: fs.ErrExist}
 		} else if !errors.Is(serr, fs.ErrNotExist) {
 			return serr
 		}
 		return l.fs.Rename(tmp, name)
+	}
+	return err
+}
+
+func (l *Local) claim(tmp, name string) error {
+	f, err := l.fs.Create(name)
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(f.Close(), l.fs.Rename(tmp, name)); err != nil {
+		l.fs.Remove(name) // best effort, see awaitStoreID
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
@@ -238,6 +239,51 @@ func TestWithoutHardLinksNothingIsReplacedEither(t *testing.T) {
 	n, err := st.Sweep(ctx, "a/")
 	require.NoError(t, err)
 	require.Zero(t, n)
+}
+
+// noLinks is a file system without hard links, which tells what it opened and what it is about to rename.
+type noLinks struct {
+	vfs.FS
+	opened, renames func(name string)
+}
+
+func (n noLinks) Link(string, string) error { return syscall.EPERM }
+
+func (n noLinks) Open(name string) (vfs.File, error) {
+	f, err := n.FS.Open(name)
+	if err == nil {
+		n.opened(name)
+	}
+	return f, err
+}
+
+func (n noLinks) Rename(from, to string) error {
+	n.renames(to)
+	return n.FS.Rename(from, to)
+}
+
+// Of two first starts the second one looks while the first is about to give its id the name.
+func TestWithoutHardLinksFirstStartsAgreeOnTheStoreID(t *testing.T) {
+	m, none := vfs.NewMem(), func(string) {}
+	sees, read := make(chan struct{}), make(chan string, 1)
+	seen := sync.OnceFunc(func() { close(sees) })
+	second := noLinks{FS: m, renames: none, opened: func(string) { seen() }}
+	first := noLinks{FS: m, opened: none, renames: func(string) {
+		go func() {
+			id, err := ensureStoreID(ctx, NewLocal(second, "/mem"))
+			assert.NoError(t, err)
+			read <- id
+		}()
+		<-sees
+	}}
+	id, err := ensureStoreID(ctx, NewLocal(first, "/mem"))
+	require.NoError(t, err)
+	require.Equal(t, id, <-read)
+
+	replaceFile(t, m, storeIDFile, nil)
+	_, err = ensureStoreID(ctx, NewLocal(second, "/mem"))
+	require.True(t, requireCorrupt(err, storeIDFile), "%v", err)
+	require.ErrorContains(t, err, "it is empty")
 }
 
 func TestADirectoryThatVanishesIsMadeAgainOrNamed(t *testing.T) {

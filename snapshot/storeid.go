@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 )
 
 const (
@@ -24,7 +25,13 @@ func encodeStoreID(id string) string {
 	return fmt.Sprintf("%s %08x\n", s, crc32c([]byte(s)))
 }
 
+// errEmptyStoreID: the file has its name, and not yet what it says; see Local.claim.
+var errEmptyStoreID = formatf("it is empty: a first start goes on, or was cut off; where the directory has no checkpoints, remove the file")
+
 func decodeStoreID(text string) (string, error) {
+	if text == "" {
+		return "", errEmptyStoreID
+	}
 	rest, ok := strings.CutPrefix(text, storeIDHead)
 	if !ok {
 		return "", formatf("it does not begin with %q", storeIDHead)
@@ -75,7 +82,7 @@ func findStoreID(ctx context.Context, st Storage) (string, error) {
 
 // ensureStoreID reads the identity or creates it. Of several that create at once one wins and all read its.
 func ensureStoreID(ctx context.Context, st Storage) (string, error) {
-	id, err := findStoreID(ctx, st)
+	id, err := awaitStoreID(ctx, st, findStoreID)
 	if !errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*CorruptError)) {
 		return id, err
 	}
@@ -89,7 +96,22 @@ func ensureStoreID(ctx context.Context, st Storage) (string, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
-	return ReadStoreID(ctx, st)
+	return awaitStoreID(ctx, st, ReadStoreID)
+}
+
+// awaitStoreID reads the identity. While it is empty another process may be about to fill it, which takes a moment.
+func awaitStoreID(ctx context.Context, st Storage, read func(context.Context, Storage) (string, error)) (id string, err error) {
+	for range 10 {
+		if id, err = read(ctx, st); !errors.Is(err, errEmptyStoreID) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return id, err
 }
 
 // readAll reads a whole small object. Its size is checked against limit before anything is allocated.
