@@ -284,6 +284,8 @@ func (m *member) RunOver(context.Context, []topology.SourcePlan) (bool, error) {
 }
 
 func (m *member) Topics(_ context.Context, names []string) (map[string]Topic, error) {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
 	out := map[string]Topic{}
 	for _, n := range names {
 		out[n] = Topic{ID: element.TopicID{1}, Partitions: int32(len(m.w.logs) - m.w.more)}
