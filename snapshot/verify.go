@@ -25,17 +25,46 @@ type Verified struct {
 // VerifyAll reads the checkpoints that want accepts (nil: all), newest first within an instance: the root and its
 // digest, its marker, the root's place in the lineage, and of every run all blocks, checksums and the chain. It gives
 // each to each. The error is for a directory that cannot be read, not for damage. A run that several checkpoints name
-// is read once. A checkpoint that a running service removes meanwhile is left out.
+// is read once. A checkpoint that a running service removes meanwhile is left out; where that leaves none it is tried anew
+// with those that are there then, and in the end the error has the code NotRunning.
 func (r *Repository) VerifyAll(ctx context.Context, want func(RootInfo) bool, each func(Verified)) error {
-	infos, err := r.Look(ctx)
-	if err != nil {
-		return err
-	}
-	v := &verifier{r: r, seen: map[runKey]error{}, all: true}
-	for _, info := range infos {
-		if want != nil && !want(info) {
-			continue
+	v := &verifier{seen: map[runKey]error{}, all: true}
+	for round := range verifyRounds {
+		infos, err := r.Look(ctx)
+		if err != nil {
+			return err
 		}
+		if want != nil {
+			infos = slices.DeleteFunc(infos, func(i RootInfo) bool { return !want(i) })
+		}
+		if len(infos) == 0 && round == 0 {
+			return nil
+		}
+		told, err := r.verify(ctx, v, infos, each)
+		if err != nil || told {
+			return err
+		}
+	}
+	return fault.Stopf(fault.NotRunning, "the checkpoints of %s in %s that were to be read were removed while they were read: the service commits faster than that, and what it has now is not known; try again, with a larger state.checkpoints.num-retained if it stays so",
+		r.app, r.st.Location())
+}
+
+// verifyRounds is how often VerifyAll lists.
+const verifyRounds = 3
+
+// verify reads what is listed, and reports whether something was left of it.
+func (r *Repository) verify(ctx context.Context, v *verifier, infos []RootInfo, each func(Verified)) (told bool, err error) {
+	h := keptOpen{r.st, map[string]Object{}}
+	defer h.release()
+	v.r = &Repository{st: h}
+	held := map[string]bool{}
+	for _, info := range infos {
+		if info.Root != nil && !held[info.Instance] {
+			held[info.Instance] = true
+			h.hold(ctx, info.Root)
+		}
+	}
+	for _, info := range infos {
 		res := Verified{RootInfo: info}
 		if info.Err != nil {
 			res.Damage = append(res.Damage, info.Err)
@@ -43,7 +72,7 @@ func (r *Repository) VerifyAll(ctx context.Context, want func(RootInfo) bool, ea
 		if info.Root != nil {
 			damage, err := v.root(ctx, info.Root)
 			if err != nil {
-				return err
+				return told, err
 			}
 			if len(damage) > 0 && !r.exists(ctx, info.Ref.Path) {
 				continue
@@ -56,10 +85,54 @@ func (r *Repository) VerifyAll(ctx context.Context, want func(RootInfo) bool, ea
 				}
 			}
 		}
+		told = true
 		each(res)
 	}
-	return nil
+	return told, nil
 }
+
+// keptOpen is Storage with objects that stay open, so that on most file systems their removal does not take them away from a slow reader.
+type keptOpen struct {
+	Storage
+	held map[string]Object
+}
+
+// maxHeld bounds what is kept open at once.
+const maxHeld = 256
+
+// hold opens what a root names. What cannot be opened is told when it is read.
+func (h keptOpen) hold(ctx context.Context, root *Root) {
+	for i := range root.Tasks {
+		for _, run := range slices.Concat(root.Tasks[i].Runs, root.Tasks[i].InFlight) {
+			if run.IsInline() || h.held[run.File] != nil || len(h.held) == maxHeld {
+				continue
+			}
+			if o, err := h.Storage.Open(ctx, run.File); err == nil {
+				h.held[run.File] = o
+			}
+		}
+	}
+}
+
+func (h keptOpen) release() {
+	for _, o := range h.held {
+		o.Close()
+	}
+}
+
+// Open gives what is held, or opens it.
+func (h keptOpen) Open(ctx context.Context, name string) (Object, error) {
+	if o := h.held[name]; o != nil {
+		return heldObject{o}, nil
+	}
+	return h.Storage.Open(ctx, name)
+}
+
+// heldObject stays open.
+type heldObject struct{ Object }
+
+// Close leaves it to release.
+func (heldObject) Close() error { return nil }
 
 // exists reports whether a file is there. One that cannot be opened for another reason counts as there.
 func (r *Repository) exists(ctx context.Context, path string) bool {

@@ -387,3 +387,25 @@ func TestInspectShowsStagesAndWhatLiesInTheRoot(t *testing.T) {
 	require.True(t, c.TaskList[0].Runs[0].Inline)
 	require.EqualValues(t, 3, c.TaskList[1].InFlight[0].Entries)
 }
+
+// removing removes files when something is written to it.
+type removing struct {
+	bytes.Buffer
+	files []string
+}
+
+func (r *removing) Write(p []byte) (int, error) {
+	for _, f := range r.files {
+		os.Remove(f)
+	}
+	return r.Buffer.Write(p)
+}
+
+func TestCheckpointsVerifyOfOneThatIsRemovedMeanwhile(t *testing.T) {
+	s := newCheckpointStore(t)
+	out, errs := &removing{files: []string{s.path(s.beside(2, ".committed")), s.path(s.refs[2].Path), s.path(s.beside(2, ".data"))}}, &bytes.Buffer{}
+	code := execute(t.Context(), []string{"checkpoints", "verify", "2", "3", "--dir", s.dir}, out, errs)
+	require.Equal(t, 43, code, "%s%s", out, errs)
+	require.Contains(t, out.String(), "3-0000000000000abc")
+	require.Contains(t, errs.String(), "1 of 2 checkpoints were removed before they were read")
+}

@@ -41,7 +41,8 @@ func newCheckpointsVerify() *cobra.Command {
 every file that it names, and that its runs follow each other without a gap. Every file is named that is damaged, missing, no
 file (a directory, a link, a pipe), or not to be read for lack of the right to.
 
-Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing, or there is no checkpoint at all. 20: the directory, or a file in it, cannot be read.`,
+Without names all are verified, and the announcements of the instances. Exit code 0: all whole. 22: something is damaged or missing, or there is no checkpoint at all. 20: the directory, or a file in it, cannot be read.
+43: all, or one of those that are named, were removed by the service before they were read.`,
 		Example: "  processor checkpoints verify orders.yaml\n  processor checkpoints verify 12 13 --dir /var/lib/orders/checkpoints",
 	}
 	f.add(cmd)
@@ -111,7 +112,7 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 		}
 	}
 	if asJSON {
-		whole := damaged == 0 && signs.first == nil && len(results) > 0
+		whole := damaged == 0 && signs.first == nil && len(results) >= max(1, len(want))
 		if err := writeJSON(out, map[string]any{"directory": repo.Location(), "application": f.application, "store_id": repo.StoreID(), "whole": whole, "checkpoints": results, "announcements": signs}); err != nil {
 			return err
 		}
@@ -121,6 +122,8 @@ func verifyCheckpoints(cmd *cobra.Command, repo *snapshot.Repository, f *storeFl
 		return verdict(len(signs.Damage), counted(signs.Read, "announcement"), signs.first)
 	case damaged > 0:
 		return verdict(damaged, counted(len(results), "checkpoint"), first)
+	case len(results) < len(want):
+		return fault.Stopf(fault.NotRunning, "%d of %s were removed before they were read: the service has newer ones", len(want)-len(results), counted(len(want), "checkpoint"))
 	case len(results) == 0:
 		return fault.Stopf(fault.Corrupt, "there is no checkpoint of %s in %s", f.application, repo.Location())
 	case !asJSON:
