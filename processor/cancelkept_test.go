@@ -2,11 +2,12 @@ package processor
 
 import (
 	"path/filepath"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/admin"
@@ -19,26 +20,22 @@ import (
 // not say that all is done. Another cancel deletes.
 func TestTwoThatAreCancelledAtOneMomentSayThatTheCheckpointsStay(t *testing.T) {
 	testbed.Alongside(t)
-	tb, fake := testbed.NewFake(t, "a broker that is slow, on demand")
-	b := bedOn(t, tb)
-	const app = "one-moment"
+	b := newBed(t)
+	app := "one-moment" + inTopic()
 	b.groups[app] = true
-	leaving, left := make(chan struct{}), make(chan struct{})
-	var once atomic.Bool
-	slowly(fake, kmsg.LeaveGroup, func(req kmsg.Request) time.Duration {
-		m := req.(*kmsg.LeaveGroupRequest).Members
-		if len(m) == 1 && m[0].InstanceID != nil && *m[0].InstanceID == "b" && once.CompareAndSwap(false, true) {
-			close(leaving)
-			return time.Second
-		}
-		return 0
-	})
+	leaving, leave, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var tap testbed.Tap
+	leaves := sync.OnceFunc(func() { close(leaving) })
+	tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.LeaveGroup}, Before: func(kmsg.Request) error { leaves(); <-leave; return nil }})
 	done := map[string]chan error{}
 	at := map[string]outside{}
 	var cfg Config
 	for _, name := range []string{"a", "b"} {
 		c, o := b.instance(name)
 		c.InstanceID, c.Retention, c.MemoryThreshold = name, DeleteOnCancellation, -1
+		if name == "b" {
+			c.ClientOptions = []kgo.Opt{tap.Opt()}
+		}
 		ended := make(chan error, 1)
 		cfg, at[name], done[name] = c, o, ended
 		go func() { ended <- Run(t.Context(), countByKey(t, app), c) }()
@@ -53,10 +50,12 @@ func TestTwoThatAreCancelledAtOneMomentSayThatTheCheckpointsStay(t *testing.T) {
 		second, behind = at["b"].client().Cancel(t.Context(), admin.Cancel{})
 	}()
 	<-leaving
-	b.put(100) // a has something to commit
+	b.put(100)
+	require.Eventually(t, func() bool { return b.lag(app) < 100 }, 20*time.Second, 20*time.Millisecond, "a commits behind b")
 	first, err := at["a"].client().Cancel(t.Context(), admin.Cancel{})
 	require.NoError(t, err)
 	require.Contains(t, first.Kept, "the group still has b (")
+	close(leave)
 	<-left
 	require.Equal(t, fault.NotRunning, fault.CodeOf(behind), "%v", behind)
 	require.ErrorContains(t, behind, "the instance has ended after a last checkpoint, and the checkpoints stay: ")

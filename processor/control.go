@@ -43,6 +43,9 @@ const (
 	// controlRetry is the pause after an error, controlReply bounds the writing of a reply.
 	controlRetry = 2 * time.Second
 	controlReply = 5 * time.Second
+	// mostPassed bounds how many records that are passed over are told of within passedPause.
+	mostPassed  = 10
+	passedPause = 10 * time.Minute
 )
 
 // controlRetention is how long commands and replies are kept.
@@ -116,6 +119,9 @@ type control struct {
 	fresh freshness // of the reading
 	slot  chan struct{}
 	taken requests // of the reading
+
+	passed   int       // of the reading: records that were passed over since passedAt, see passOver
+	passedAt time.Time // of the reading
 }
 
 // requests are the newest commands that were begun, by the hash of their ids.
@@ -237,11 +243,25 @@ func (c *control) failed(topic string, err error) {
 	c.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(at)}})
 }
 
+// passOver tells of a record that is passed over: of the first ones in a while each, of the others that there are more. Whoever
+// may write to the topic could fill a disk with what is said of it.
+func (c *control) passOver(what string, attrs ...any) {
+	if time.Since(c.passedAt) > passedPause {
+		c.passed, c.passedAt = 0, time.Now()
+	}
+	switch c.passed++; {
+	case c.passed <= mostPassed:
+		c.s.log.Warn(what, attrs...)
+	case c.passed == mostPassed+1:
+		c.s.log.Warn("more records of the control topic are passed over: they are not told of one by one", "for", passedPause)
+	}
+}
+
 // take begins what a record asks for, that is at most so old.
 func (c *control) take(r *kgo.Record, age time.Duration) {
 	var rec controlRecord
 	if len(r.Value) > maxControlRecord || json.Unmarshal(r.Value, &rec) != nil || rec.Version != controlVersion {
-		c.s.log.Warn("a record of the control topic is no command of this version, and is passed over", "topic", r.Topic, "offset", r.Offset)
+		c.passOver("a record of the control topic is no command of this version, and is passed over", "topic", r.Topic, "offset", r.Offset)
 		return
 	}
 	if rec.Reply != nil {
@@ -249,13 +269,13 @@ func (c *control) take(r *kgo.Record, age time.Duration) {
 	}
 	patience := time.Duration(rec.Patience) * time.Millisecond
 	if age > patience+controlLate {
-		c.s.log.Warn("a command may be older than who gave it waits, and is passed over: this instance could not read the control topic for a while",
+		c.passOver("a command may be older than who gave it waits, and is passed over: this instance could not read the control topic for a while",
 			"command", string(rec.Command), "request", rec.Request, "for", age.Round(time.Second), "patience", patience)
 		return
 	}
 	// A sender's client may write a record twice, and a topic that was made again may be filled with what was in the old one.
 	if !c.taken.add(rec.Request) {
-		c.s.log.Warn("a command is in the control topic again, and is passed over: it was begun already", "command", string(rec.Command), "again", rec.Request)
+		c.passOver("a command is in the control topic again, and is passed over: it was begun already", "command", string(rec.Command), "again", rec.Request)
 		return
 	}
 	c.s.log.Info("command to all instances", "command", string(rec.Command), "request", rec.Request)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,4 +113,18 @@ func TestACommandThatMayBeTooOldIsPassedOver(t *testing.T) {
 	c.take(&kgo.Record{Value: v, Timestamp: time.Now()}, 10*time.Second+controlLate+time.Millisecond) // it would panic if it did anything
 	require.Contains(t, log.String(), "level=WARN")
 	require.Contains(t, log.String(), "command=cancel request=r1 for=1m10s patience=10s")
+}
+
+// Who may write to the control topic cannot fill a disk with what is said of that.
+func TestWhatIsPassedOverIsNotToldOfForEver(t *testing.T) {
+	var log bytes.Buffer
+	c := &control{s: &service{log: slog.New(slog.NewTextHandler(&log, nil))}}
+	for i := range int64(1000) {
+		c.take(&kgo.Record{Topic: "shop-control", Offset: i, Value: []byte("garbage")}, 0)
+	}
+	require.Equal(t, mostPassed, strings.Count(log.String(), "no command of this version"))
+	require.Equal(t, 1, strings.Count(log.String(), "more records of the control topic are passed over"))
+	c.passedAt = c.passedAt.Add(-passedPause - time.Second)
+	c.take(&kgo.Record{Topic: "shop-control", Offset: 1000}, 0)
+	require.Contains(t, log.String(), "offset=1000")
 }
