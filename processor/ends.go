@@ -28,8 +28,8 @@ const (
 //
 // An end is resolved once for a run, when the group has no offset of the partition, so before checkpoint 0 of it is
 // committed, or none is kept of this run, and kept. From then on what is kept counts, unless it is of another topic of that
-// name or the source says another end now. The broker forgets what is kept when nobody has asked for it for as long as it
-// keeps offsets (offsets.retention.minutes, seven days); a run that is left alone for so long is a new one.
+// name or the source says another end now. The broker forgets what is kept when nobody runs for as long as it
+// keeps offsets (offsets.retention.minutes, seven days; see endskept.go); a run that is left alone for so long is a new one.
 //
 // Nobody is a member of the group of the ends, so a process that was stopped between its reads and its commit, and has lost its
 // partitions meanwhile, can set an end that somebody else has kept since. It never costs a record or counts one twice: positions

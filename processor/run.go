@@ -301,7 +301,9 @@ func (s *service) run(ctx context.Context) error {
 	if s.cfg.started != nil {
 		s.cfg.started(s)
 	}
+	enough := s.renewing()
 	err = r.Run(ctx)
+	enough()
 	s.quiet()
 	if r.Halted() {
 		s.cancel(ctx, false) // also when whoever asked for the savepoint waits no more

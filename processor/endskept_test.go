@@ -1,0 +1,49 @@
+package processor
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millweir/millweir/internal/kafka"
+	"github.com/millweir/millweir/internal/testbed"
+	"github.com/millweir/millweir/topology"
+)
+
+// Brokers forget the offsets of a group without members some time after their commit, so they are committed again.
+func TestTheEndsAreSaidAgainWhileARunGoesOn(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	b.writes(0, 0, 10, nil)
+	var tap testbed.Tap
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), tap.Opt())
+	require.NoError(t, err)
+	defer cl.Close()
+	app := "long" + inTopic()
+	s := &service{plan: passPlan(t, app, topology.EndAt(topology.EndLatest())), application: app, log: slog.Default(), reads: reads{cl: cl, group: app}, cfg: Config{endsRenewal: 20 * time.Millisecond}}
+	require.Equal(t, []int64{10, 0}, b.ends(s.reads, topology.EndLatest(), 0, 1))
+	was, err := kafka.GroupOffsets(t.Context(), cl, endsGroup(app), false)
+	require.NoError(t, err)
+	require.Len(t, was, 2)
+
+	again := tap.Watch(func(r kmsg.Request) bool {
+		c := r.(*kmsg.OffsetCommitRequest)
+		return c.Group == endsGroup(app) && len(c.Topics) == 1 && len(c.Topics[0].Partitions) == 2
+	}, kmsg.OffsetCommit)
+	enough := s.renewing()
+	require.Eventually(t, func() bool { return again.Hits() >= 3 }, 10*time.Second, 10*time.Millisecond)
+	enough()
+	hits := again.Hits()
+	now, err := kafka.GroupOffsets(t.Context(), cl, endsGroup(app), false)
+	require.NoError(t, err)
+	require.Equal(t, was, now)
+	time.Sleep(100 * time.Millisecond)
+	require.Equal(t, hits, again.Hits(), "the run is over")
+
+	s.plan = passPlan(t, app)
+	s.renewing()() // nothing has an end
+}
