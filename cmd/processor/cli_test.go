@@ -183,6 +183,22 @@ func TestVerifyTellsTheVerdictByItsExitCode(t *testing.T) {
 	require.Contains(t, stderr, "topic nowhere does not exist")
 }
 
+func TestVerifyTellsWhyThereIsNoVerdict(t *testing.T) {
+	b := startBroker(t)
+	put(t, b, "in", "anna", `{"amount":9223372036854775807}`, `{"amount":1}`)
+	put(t, b, "out", "anna", `{"orders":1,"spent":9223372036854775807}`)
+	args := []string{"verify", "--input", "in", "--output", "out", "--brokers", b.Addr()}
+	code, stdout, stderr := cli(t, args...)
+	require.Equal(t, 1, code)
+	require.True(t, strings.HasSuffix(stdout, "\nexactly-once: no verdict\n"), stdout)
+	require.Equal(t, "processor: exactly-once: no verdict: 1 of 1 keys have a sum that leaves int64, and no right output from there on\n", stderr)
+
+	put(t, b, "out", "anna", `{"orders":2,"spent":-9223372036854775808}`)
+	code, _, stderr = cli(t, args...)
+	require.Equal(t, 1, code)
+	require.Equal(t, "processor: exactly-once: VIOLATED\n", stderr)
+}
+
 func TestBrokersComeFromTheEnvironment(t *testing.T) {
 	b := startBroker(t)
 	t.Setenv("KAFKA_BROKERS", b.Addr())

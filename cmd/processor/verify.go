@@ -26,6 +26,9 @@ func newVerify() *cobra.Command {
 1…n, each once and in order, each with the sum of as many first inputs. It reads both topics as any read_committed
 consumer does, from their beginning to where they end now, and shares no code with the engine.
 
+Sums are checked within int64: where one leaves it, its key has no right output from there on, and there is no verdict
+unless something is violated.
+
 Exit code 0: verified. 1: violated, or no verdict for a reason without a code of its own.`,
 		Example: `  processor verify --input orders --output order-totals
   processor verify --input orders --output order-totals --where status=paid \
@@ -76,7 +79,7 @@ Exit code 0: verified. 1: violated, or no verdict for a reason without a code of
 			_, err = io.WriteString(cmd.OutOrStdout(), found.String())
 		}
 		if err == nil && !found.Exact() {
-			err = fault.Stopf(fault.Failed, "%s", found.Verdict)
+			err = fault.Stopf(fault.Failed, "%s", found.Failure())
 		}
 		return err
 	}

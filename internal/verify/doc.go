@@ -20,6 +20,8 @@
 //	I4  A key passes only if the digest over (k, sum of the first k inputs) equals the digest over the (count, sum) of
 //	    its outputs, both in order, and the number of both is equal. Keys that do not pass are read again, exactly.
 //	I5  The verdict is `verified` only if no key failed and every output could be decoded.
+//	I6  From an input on whose sum leaves int64 its key has no right output. A sum that wrapped around is wrong, of
+//	    others nothing is said: such a key is never verified, and without a violation there is no verdict.
 //
 // A key is known by 128 bits of two independently seeded hashes, drawn anew for each run.
 //

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// The two verdicts.
+// The verdicts.
 const (
-	Verified = "exactly-once: verified"
-	Violated = "exactly-once: VIOLATED"
+	Verified  = "exactly-once: verified"
+	Violated  = "exactly-once: VIOLATED"
+	NoVerdict = "exactly-once: no verdict" // nothing is violated as far as it can be checked, see Report.Unchecked
 )
 
 // Kind names what is wrong with one record.
@@ -24,6 +25,8 @@ const (
 	Unexpected Kind = "unexpected"   // an output that no input can have caused: unknown key, or count out of 1…n
 	Malformed  Kind = "malformed"    // an output that cannot be decoded
 	Split      Kind = "split key"    // records of one key in several partitions: their order is not defined
+
+	Unchecked Kind = "not checked" // no violation: an input from which on its key has no right output
 )
 
 // Example is one offending record.
@@ -67,6 +70,9 @@ type Report struct {
 	Malformed  int64 `json:"malformed"`
 	SplitKeys  int64 `json:"split_keys"`
 
+	// Unchecked is how many keys have an input whose sum leaves int64: there is no right output from there on.
+	Unchecked int64 `json:"unchecked_keys"`
+
 	OffendingKeys int64 `json:"offending_keys"`
 	// DetailedKeys is how many of them the figures above cover; below OffendingKeys when there were too many.
 	DetailedKeys int64 `json:"detailed_keys"`
@@ -83,15 +89,29 @@ type Report struct {
 	Examples []Example     `json:"examples"`
 }
 
-// Exact says that nothing was violated.
-func (r *Report) Exact() bool { return r.OffendingKeys == 0 && r.Malformed == 0 }
+// Exact says that all was checked and nothing was violated.
+func (r *Report) Exact() bool { return r.Verdict == Verified }
 
 func (r *Report) conclude() {
-	r.Verdict = Verified
-	if !r.Exact() {
+	switch {
+	case r.OffendingKeys > 0 || r.Malformed > 0:
 		r.Verdict = Violated
+	case r.Unchecked > 0:
+		r.Verdict = NoVerdict
+	default:
+		r.Verdict = Verified
 	}
 }
+
+// Failure gives the verdict as one line, with the reason if there is none.
+func (r *Report) Failure() string {
+	if r.Verdict != NoVerdict {
+		return r.Verdict
+	}
+	return fmt.Sprintf("%s: %d of %d keys have %s", r.Verdict, r.Unchecked, r.Keys, uncheckedReason)
+}
+
+const uncheckedReason = "a sum that leaves int64, and no right output from there on"
 
 // example keeps an example unless there are enough of its kind.
 func (r *Report) example(limit int, e Example) {
@@ -142,6 +162,9 @@ func (r *Report) String() string {
 		if r.DetailedKeys < r.OffendingKeys {
 			line("", "too many for memory: the figures cover %d of them", r.DetailedKeys)
 		}
+	}
+	if r.Unchecked > 0 {
+		line("not checked", "%d keys of %d: they have %s", r.Unchecked, r.Keys, uncheckedReason)
 	}
 	for _, e := range r.Examples {
 		fmt.Fprintf(&b, "  %s\n", e)

@@ -13,13 +13,16 @@ type keyHash struct{ a, b uint64 }
 const (
 	flagSplitIn  uint8 = 1 << iota // inputs of the key in more than one partition
 	flagSplitOut                   // outputs of the key in more than one partition
+	flagNoSum                      // the sum of the first inputs, of some number of them, is no int64
+
+	flagSplit = flagSplitIn | flagSplitOut
 )
 
 // entry is what one pass keeps of a key: 64 bytes, no pointer. An entry with in and out 0 is a free slot.
 type entry struct {
 	key      keyHash
 	in, out  uint32
-	sum      int64  // of all inputs so far
+	sum      int64  // of all inputs so far, modulo 2^64
 	inChain  uint64 // digest of (k, prefix sum) for the inputs k ≤ out
 	outChain uint64 // digest of (count, sum) of the outputs
 	inPart   int32
@@ -175,11 +178,20 @@ func (t *table) addInput(h keyHash, partition int32, amount int64) error {
 		e.flags |= flagSplitIn
 	}
 	e.in++
-	e.sum += amount
+	var fits bool
+	if e.sum, fits = add(e.sum, amount); !fits {
+		e.flags |= flagNoSum
+	}
 	if e.in <= e.out {
 		e.inChain = chain(e.inChain, int64(e.in), e.sum)
 	}
 	return nil
+}
+
+// add gives a sum modulo 2^64, and whether it fits into int64.
+func add(a, b int64) (sum int64, fits bool) {
+	sum = a + b
+	return sum, (a^sum)&(b^sum) >= 0
 }
 
 // exactPrefix says that the outputs are what the first inputs must give, all inputs or fewer.

@@ -264,6 +264,9 @@ func (v *verifier) judge(t *table) {
 		v.report.Keys++
 		behind := int64(e.in) - int64(e.out)
 		switch {
+		case e.flags&flagNoSum != 0:
+			v.report.Unchecked++
+			v.suspect.add(e) // violated all the same, maybe
 		case e.exactPrefix() && (behind == 0 || v.cfg.Partial):
 			v.report.Lag += behind
 		case e.exactPrefix():
