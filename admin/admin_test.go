@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -390,6 +391,27 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.NoError(t, second.Close())
 	_, open := <-accepted
 	require.False(t, open)
+}
+
+// A probe that gets no answer for a few seconds costs the process.
+func TestWhoOnlyConnectsKeepsNobodyOut(t *testing.T) {
+	s := start(t, Config{}, &fake{})
+	began := time.Now()
+	for i := range maxConns + 8 { // some have asked something before, as a pool of connections has
+		c, err := net.Dial("tcp", s.Addr())
+		require.NoError(t, err)
+		defer c.Close()
+		if i%2 == 0 {
+			continue
+		}
+		_, err = io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		require.NoError(t, err)
+		_, err = http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err)
+	}
+	code, _ := ask(t, s, "GET", "/livez", "")
+	require.Equal(t, 200, code)
+	require.Less(t, time.Since(began), headerTimeout/2)
 }
 
 func TestAnAnswerOfSomethingElseIsNamed(t *testing.T) {

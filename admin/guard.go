@@ -6,15 +6,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 
 	"github.com/millweir/millweir/internal/fault"
 )
-
-// onceFlag is true for the first who asks.
-type onceFlag struct{ done atomic.Bool }
-
-func (o *onceFlag) first() bool { return !o.done.Swap(true) }
 
 // Loopback reports whether an address host:port can be reached from this machine only. A name other than localhost might be
 // anything.

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -82,7 +81,9 @@ func Start(cfg Config, svc Service) (*Server, error) {
 	}
 	base, stop := context.WithCancel(context.Background())
 	s.stop = stop
+	limit := limited(l, maxConns)
 	s.http = &http.Server{
+		ConnState: limit.state,
 		Handler:           guard(cfg.Token, addressed(svc, routes(svc))),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
@@ -90,7 +91,7 @@ func Start(cfg Config, svc Service) (*Server, error) {
 	}
 	go func() {
 		defer close(s.done)
-		if err := s.http.Serve(limited(l, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(limit); !errors.Is(err, http.ErrServerClosed) {
 			cfg.Logger.Error("the admin listener has ended", "address", s.addr, "error", err)
 		}
 	}()
@@ -191,51 +192,4 @@ func ReadAddress(dataDir string) (addr, instance string, err error) {
 func firstLine(b []byte) string {
 	line, _, _ := strings.Cut(string(b), "\n")
 	return strings.TrimSpace(line)
-}
-
-// limited bounds how many connections are open at once; the others wait.
-func limited(l net.Listener, n int) net.Listener {
-	return &limitedListener{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
-}
-
-type limitedListener struct {
-	net.Listener
-	slots  chan struct{}
-	closed chan struct{}
-}
-
-// Accept waits for a free slot, too.
-func (l *limitedListener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
-		return nil, fmt.Errorf("accept: %w", net.ErrClosed)
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &limitedConn{Conn: c, free: l.slots}, nil
-}
-
-// Close ends Accept, too. http.Server calls it once.
-func (l *limitedListener) Close() error {
-	close(l.closed)
-	return l.Listener.Close()
-}
-
-type limitedConn struct {
-	net.Conn
-	free chan struct{}
-	once onceFlag
-}
-
-// Close frees the slot.
-func (c *limitedConn) Close() error {
-	err := c.Conn.Close()
-	if c.once.first() {
-		<-c.free
-	}
-	return err
 }
