@@ -23,8 +23,12 @@ type outputs struct {
 	warned  bool
 }
 
-// lookAtOutputs reads them. A topic that is gone may come back: the attempt fails and another one looks again.
+// lookAtOutputs reads them. A topic that is gone may come back: the attempt fails and another one looks again. Of another
+// cluster none is looked at.
 func (s *service) lookAtOutputs(ctx context.Context) error {
+	if err := kafka.RefuseOtherCluster(ctx, s.reads.cl, s.cluster.ID); err != nil {
+		return err
+	}
 	names := outputTopics(s.plan)
 	if len(names) == 0 {
 		return nil
