@@ -83,7 +83,7 @@ func Start(cfg Config, svc Service) (*Server, error) {
 	s.stop = stop
 	limit := limited(l, maxConns)
 	s.http = &http.Server{
-		ConnState: limit.state,
+		ConnState:         limit.state,
 		Handler:           guard(cfg.Token, addressed(svc, routes(svc))),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
