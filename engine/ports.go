@@ -155,6 +155,8 @@ type Checkpoints interface {
 	// Discard removes what was written for a checkpoint whose commit was never begun.
 	Discard(ctx context.Context, name element.CheckpointName) (snapshot.CleanReport, error)
 	StoreID() string
+	// Location is where that is, for messages.
+	Location() string
 }
 
 // Frozen is the state change set of one task at one barrier. It may be read while the task goes on.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -30,6 +31,10 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	decisions, err := snapshot.Resolve(input)
 	refused := snapshot.RefusalOf(err)
 	if refused == nil {
+		if err == nil && len(listing) == 0 && in.newHere() {
+			err = fault.Stopf(fault.HandleMismatch, "--recover-from-store: the group has no committed offsets, and checkpoint directory %s has no checkpoint of application %s: there is nothing to go back to; is it the right directory (state.checkpoints.dir, or data-dir)? Without the flag the application begins anew",
+				store.Location(), in.a.r.cfg.Application)
+		}
 		if err == nil {
 			in.dropped(&input, decisions)
 		}
@@ -60,6 +65,13 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 		in.a.r.lis.Recovering(*rec)
 	}
 	return decisions, nil
+}
+
+// newHere says that no task has a committed offset.
+func (in *intake) newHere() bool {
+	return !slices.ContainsFunc(in.facts, func(f snapshot.TaskFacts) bool {
+		return slices.ContainsFunc(f.Inputs, func(i snapshot.InputFacts) bool { return i.Found })
+	})
 }
 
 // writeRecovered gives the recovered tasks a root of their own, nil when there are none. It says what the roots say that

@@ -61,6 +61,20 @@ func TestOffsetsThatAreGoneAreTakenFromTheStoreWhenAskedFor(t *testing.T) {
 	require.Equal(t, "nothing: no later checkpoint is known", told()[0].Tasks[0].Repeats())
 }
 
+// Another directory than before, or one that was lost, is what an operator's mistake looks like: nothing may begin empty there.
+func TestThereIsNoRecoveryFromAnEmptyStore(t *testing.T) {
+	w := newWorld(t, 2)
+	w.produce(500, 20)
+	cfg := w.config()
+	cfg.RecoverFromStore = true
+	r, err := New(countPlan(t), cfg, w.ports(), nil)
+	require.NoError(t, err)
+	err = r.Run(t.Context())
+	require.Equal(t, fault.HandleMismatch, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, w.repo.Location())
+	require.Empty(t, w.committed)
+}
+
 func TestARecoveryIsCommittedBeforeTheFirstRecordAndNeedsNoSecondOne(t *testing.T) {
 	w := newWorld(t, 2)
 	stop := w.start(w.config(), nil)
@@ -99,9 +113,8 @@ func TestARecoveryIsCommittedBeforeTheFirstRecordAndNeedsNoSecondOne(t *testing.
 func TestTheWishToRecoverChangesNothingWhileTheHandlesAreValid(t *testing.T) {
 	w := newWorld(t, 2)
 	cfg := w.config()
-	cfg.RecoverFromStore = true
 	lis, told := recoveries()
-	for range 2 {
+	for _, cfg.RecoverFromStore = range []bool{false, true, true} {
 		stop := w.start(cfg, lis)
 		w.produce(500, 20)
 		w.caughtUp()

@@ -58,13 +58,13 @@ func (f *startFlags) apply(cfg *processor.Config) {
 }
 
 // wayOn adds to a refusal the flag or command that answers it.
-func (f *startFlags) wayOn(err error, file string) error {
+func (f *startFlags) wayOn(err error, file string, set []string) error {
 	refused := snapshot.RefusalOf(err)
 	switch {
 	case refused == nil:
 		return err
 	case refused.Has(snapshot.ReasonOtherLineage):
-		return fmt.Errorf("%w; another name: `processor run %s --set application=NAME --from …`, repeated outputs: --accept-duplicates, a reset: `processor reset %s`", err, file, file)
+		return fmt.Errorf("%w; another name: `processor run %s --set application=NAME --from …`, repeated outputs: --accept-duplicates, a reset: `processor reset %s`", err, given(file, set, "application"), given(file, set))
 	}
 	return err
 }

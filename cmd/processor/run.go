@@ -30,6 +30,8 @@ func init() { register(newRun); register(newDemoJob) }
 // in a few large pieces, and most of what is allocated beside it lives for one batch.
 const gcPercent = 400
 
+const defaultEmbeddedPort = 9092
+
 // runFlags are the flags of run and of what runs like it.
 type runFlags struct {
 	set          []string
@@ -48,7 +50,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.logLevel, "log-level", "info", "least `LEVEL` that is logged: debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "form of the log, `text|json`")
 	fs.BoolVar(&f.embedded, "embedded", false, "run a small broker inside this process instead of using kafka.brokers; its data lies in <data-dir>/broker")
-	fs.IntVar(&f.embeddedPort, "embedded-port", 9092, "`PORT` of the embedded broker on 127.0.0.1; 0 takes a free one")
+	fs.IntVar(&f.embeddedPort, "embedded-port", defaultEmbeddedPort, "`PORT` of the embedded broker on 127.0.0.1; 0 takes a free one")
 }
 
 func newRun() *cobra.Command {
@@ -79,7 +81,7 @@ Settings come from the file, then from MILLWEIR_… variables, then from --set; 
 			return err
 		}
 		outliveReader()
-		return f.start.wayOn(wayBack(runFile(cmd, args[0], f), args[0], f.recover), args[0])
+		return f.start.wayOn(wayBack(runFile(cmd, args[0], f), args[0], &f), args[0], f.set)
 	}
 	return cmd
 }
