@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -263,6 +264,16 @@ func TestWhatPredicatesLookAtIsBounded(t *testing.T) {
 	}
 	for _, source := range []string{`count(value.words, # in ["word", "other"])`, "count(value.items, # == 1)", `count(value.words, # > "w")`, "value.allowed == value.same", "max(value.allowed)"} {
 		require.Zero(t, looks(source), source)
+	}
+	// The length of a list, and what has a name in an object, are known without a look at the rest.
+	many := of(5000, 5000)
+	for i := range 5000 {
+		many["o"+strconv.Itoa(i)] = list(10, int64(i))
+	}
+	for _, source := range []string{"count(value.items, len(value.allowed) == 5000)", `count(value.items, len(value) > 5000)`, `count(value.items, "o1" in value)`, `count(value.words, # not in value)`} {
+		got, err := mustCompile(t, source).eval(rec(many))
+		require.NoError(t, err, source)
+		require.EqualValues(t, 5000, got, source)
 	}
 	require.Less(t, looks(`count(value.words, # matches "^w" and # contains "o" and len(#) in 1..100 and # == key)`), 10_000)
 }

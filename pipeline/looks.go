@@ -20,9 +20,16 @@ const (
 	matchedBytes  = 1
 )
 
+// What of a value is looked at, whatever is in it.
+const (
+	allParts    = iota
+	noObject    // all of a list or a text, and one name of an object
+	onlyOfTexts // all of a text, of other values nothing
+)
+
 var (
 	errTooManyLooks = fmt.Errorf("predicates look at more than %d elements for one record", maxLooks)
-	looking         = []expr.Option{expr.Function("$look", look, new(func(steps, any, int) any)), expr.Function("$flat", flat, new(func(any) any))}
+	looking         = []expr.Option{expr.Function("$look", look, new(func(steps, any, int, int) any)), expr.Function("$flat", flat, new(func(any) any))}
 )
 
 // lookers are the functions whose time depends on the size of what they get, while charge does not see it in what they make.
@@ -41,14 +48,14 @@ func (g *guards) look(n ast.Node) {
 		switch b.Operator {
 		case "==", "!=": // no more of one side than of the other
 			if looksAtMuch(b.Left) {
-				b.Right = looked(b.Right, comparedBytes)
+				b.Right = looked(b.Right, comparedBytes, allParts)
 			}
 		case "in":
-			b.Right = looked(b.Right, comparedBytes)
+			b.Right = looked(b.Right, comparedBytes, noObject)
 		case "matches":
-			b.Left = looked(b.Left, matchedBytes)
+			b.Left = looked(b.Left, matchedBytes, allParts)
 		case "contains":
-			b.Left = looked(b.Left, searchedBytes)
+			b.Left = looked(b.Left, searchedBytes, allParts)
 		}
 		return
 	}
@@ -67,16 +74,23 @@ func (g *guards) look(n ast.Node) {
 		bytes = comparedBytes
 	}
 	for i := range args {
-		args[i] = looked(args[i], bytes)
+		parts := allParts
+		switch {
+		case name == "len":
+			parts = onlyOfTexts
+		case name == "$in" && i == 1:
+			parts = noObject
+		}
+		args[i] = looked(args[i], bytes, parts)
 	}
 }
 
 // looked puts the count around what may be large.
-func looked(n ast.Node, bytes int) ast.Node {
+func looked(n ast.Node, bytes, parts int) ast.Node {
 	if !looksAtMuch(n) {
 		return n
 	}
-	return call("$look", &ast.IdentifierNode{Value: stepsName}, n, &ast.IntegerNode{Value: bytes})
+	return call("$look", &ast.IdentifierNode{Value: stepsName}, n, &ast.IntegerNode{Value: bytes}, &ast.IntegerNode{Value: parts})
 }
 
 // looksAtMuch is false for what the source bounds, and for what is a number or a boolean.
@@ -96,10 +110,23 @@ func looksAtMuch(n ast.Node) bool {
 
 func look(args ...any) (any, error) {
 	left := args[0].(steps).looks
-	if *left = sizeWithin(args[1], args[2].(int), *left); *left < 0 {
+	if glance(args[1], args[3].(int)) {
+		*left--
+	} else if *left = sizeWithin(args[1], args[2].(int), *left); *left < 0 {
 		return nil, errTooManyLooks
 	}
 	return args[1], nil
+}
+
+// glance says that the time does not depend on the size of a value.
+func glance(v any, parts int) bool {
+	switch v.(type) {
+	case string:
+		return false
+	case map[string]any:
+		return parts != allParts
+	}
+	return parts == onlyOfTexts
 }
 
 // sizeWithin gives what is left of a budget after all parts of a value, below 0 when it does not suffice.
