@@ -337,6 +337,22 @@ func TestTheDemoCommand(t *testing.T) {
 	}
 }
 
+// A directory that cannot be had is exit code 20, and one line.
+func TestTheDemoNamesADirectoryThatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, args := range [][]string{{"--dir", file}, {"--dir", filepath.Join(file, "below")}} {
+		code, _, stderr := cli(t, append([]string{"demo"}, args...)...)
+		require.Equal(t, 20, code, stderr)
+		require.Equal(t, "processor: the directory of the demo: "+file+" is a file, not a directory\n", stderr)
+	}
+	t.Setenv("TMPDIR", file)
+	code, _, stderr := cli(t, "demo")
+	require.Equal(t, 20, code, stderr)
+	require.Regexp(t, "^processor: the directory of the demo: .*"+file+".*\n$", stderr)
+}
+
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	cmd, out := process(t, "demo", "--plain", "--dir", t.TempDir())
 	for out.Scan() && !strings.Contains(out.Text(), "first total after") {

@@ -10,7 +10,6 @@ import (
 	"github.com/millweir/millweir/internal/demo"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/sabotage"
-	"github.com/millweir/millweir/internal/verify"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -69,7 +68,7 @@ Exit code 0 only if that is verified, 1 if it is violated or no verdict was reac
 			_, err = io.WriteString(cmd.OutOrStdout(), result.String())
 		}
 		if err == nil && !result.Exact() {
-			err = fault.Stopf(fault.Failed, "%s", verify.Violated)
+			err = fault.Stopf(fault.Failed, "%s", result.Report.Failure())
 		}
 		return err
 	}

@@ -99,21 +99,32 @@ func (r *run) run(ctx context.Context) (err error) {
 func (r *run) makeDir() (temporary bool, err error) {
 	if r.cfg.Dir == "" {
 		r.result.Dir, err = os.MkdirTemp("", "processor-demo-")
-		return true, err
+		return true, diskFault(err)
 	}
-	if r.result.Dir, err = filepath.Abs(r.cfg.Dir); err != nil {
-		return false, err
+	dir, err := filepath.Abs(r.cfg.Dir)
+	if err == nil {
+		err = vfs.MkdirAll(dir, 0o755)
 	}
-	if err = vfs.MkdirAll(r.result.Dir, 0o755); err == nil {
-		var entries []os.DirEntry
-		if entries, err = os.ReadDir(r.result.Dir); err == nil && len(entries) > 0 {
-			err = fault.Stopf(fault.Usage, "%s is not empty: name a new directory", r.result.Dir)
-		}
+	var entries []os.DirEntry
+	if err == nil {
+		entries, err = os.ReadDir(dir)
 	}
-	if err != nil {
-		r.result.Dir = "" // nothing of the run is there
+	switch {
+	case err != nil:
+		return false, diskFault(err)
+	case len(entries) > 0:
+		return false, fault.Stopf(fault.Usage, "%s is not empty: name a new directory", dir)
 	}
-	return false, err
+	r.result.Dir = dir // before, nothing of the run is there
+	return false, nil
+}
+
+// diskFault says of an error that it is one of the files of the run.
+func diskFault(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fault.Stopf(fault.CheckpointDir, "the directory of the demo: %w", err)
 }
 
 // open starts or reaches the broker and makes topics, topology file, clients and view.
@@ -171,7 +182,7 @@ func (r *run) openJob(brokers []string) error {
 	r.onlyPaid = onlyPaid(file)
 	var err error
 	if r.logFile, err = os.OpenFile(r.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
-		return err
+		return diskFault(err)
 	}
 	r.job = Job{File: path, DataDir: filepath.Join(r.result.Dir, "job"), Brokers: brokers,
 		Input: r.names.input, Output: r.names.output, Sabotage: r.cfg.Sabotage}

@@ -65,5 +65,5 @@ func writeTopology(path string, file []byte, n names) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, renamed, 0o644)
+	return diskFault(os.WriteFile(path, renamed, 0o644))
 }
