@@ -199,6 +199,32 @@ func TestVerifyTellsWhyThereIsNoVerdict(t *testing.T) {
 	require.Equal(t, "processor: exactly-once: VIOLATED\n", stderr)
 }
 
+// What the engine makes of amounts with a fraction is verified, to the last bit of each sum.
+func TestVerifyOfAmountsWithAFraction(t *testing.T) {
+	s := newSite(t, "")
+	cmd := s.run("a")
+	put(t, s.b, "in", "anna", `{"amount":5}`, `{"amount":0.1}`, `{"amount":0.2}`, `{"amount":12.345}`, `{"amount":-17.645}`)
+	put(t, s.b, "in", "bert", `{"amount":2.50}`, `{"amount":2.5}`, `{"amount":1e20}`, `{"amount":1152921504606846977}`, `{"amount":1e-9}`)
+	args := []string{"verify", "--input", "in", "--output", "out", "--brokers", s.b.Addr()}
+	var code int
+	var stdout string
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if code, stdout, _ = cli(t, args...); code == 0 {
+			break
+		}
+	}
+	require.Zero(t, code, stdout)
+	require.Contains(t, stdout, "records out   10\n")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	s.ended("a", cmd)
+
+	put(t, s.b, "in", "carl", `{"amount":0.1}`, `{"amount":0.2}`)
+	put(t, s.b, "out", "carl", `{"orders":1,"spent":0.1}`, `{"orders":2,"spent":0.3}`) // as one gives that adds decimals
+	code, _, stderr := cli(t, args...)
+	require.Equal(t, 1, code)
+	require.Equal(t, "processor: exactly-once: no verdict: 1 of 3 keys have sums of floats that may differ by rounding only\n", stderr)
+}
+
 func TestBrokersComeFromTheEnvironment(t *testing.T) {
 	b := startBroker(t)
 	t.Setenv("KAFKA_BROKERS", b.Addr())

@@ -27,7 +27,9 @@ func newVerify() *cobra.Command {
 consumer does, from their beginning to where they end now, and shares no code with the engine.
 
 Sums are checked within int64: where one leaves it, its key has no right output from there on, and there is no verdict
-unless something is violated.
+unless something is violated. From the first amount on with a fraction or an exponent a sum is a float64, and the right one is
+that of adding the amounts in their order, as an aggregate does. One that differs by no more than rounding, as where decimals
+are added, is neither verified nor violated; nor are amounts with a fraction where no output has one.
 
 Exit code 0: verified. 1: violated, or no verdict for a reason without a code of its own.`,
 		Example: `  processor verify --input orders --output order-totals

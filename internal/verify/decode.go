@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -20,7 +19,7 @@ type Format string
 
 // The formats.
 const (
-	// JSON: input objects with an integer amount, output objects with an integer count and sum.
+	// JSON: input objects with an amount, output objects with a whole count and a sum.
 	JSON Format = "json"
 	// Binary: the input's amount in the first 8 bytes, the output's count and sum in 16, all big-endian int64.
 	Binary Format = "binary"
@@ -29,7 +28,8 @@ const (
 // item is one decoded record. rec and err are set only for a record that could not be decoded.
 type item struct {
 	key       keyHash
-	a, b      int64 // input: amount; output: count, sum
+	count     int64  // of an output
+	n         number // amount of an input, sum of an output
 	offset    int64
 	partition int32
 	rec       *kgo.Record
@@ -53,6 +53,7 @@ func (s seeds) hash(key []byte) keyHash {
 var (
 	errNullKey   = errors.New("null key")
 	errNullValue = errors.New("null value")
+	errFraction  = errors.New("an amount with a fraction")
 )
 
 // binaryDecoder reads the binary format of either side.
@@ -75,32 +76,12 @@ func (d *binaryDecoder) decode(r *kgo.Record, it *item) bool {
 		it.err = fmt.Errorf("value of %d bytes, want %d", len(r.Value), need)
 	default:
 		it.key = d.seeds.hash(r.Key)
-		it.a = int64(binary.BigEndian.Uint64(r.Value))
-		if d.output {
-			it.b = int64(binary.BigEndian.Uint64(r.Value[8:]))
+		first := int64(binary.BigEndian.Uint64(r.Value))
+		if it.n = whole(first); d.output {
+			it.count, it.n = first, whole(int64(binary.BigEndian.Uint64(r.Value[8:])))
 		}
 	}
 	return true
-}
-
-// integer reads a JSON number that is a whole one; set tells a missing field from 0.
-type integer struct {
-	v   int64
-	set bool
-}
-
-// UnmarshalJSON takes 12, 12.0 and 1.2e1, but not 12.5, "12" or null.
-func (n *integer) UnmarshalJSON(b []byte) error {
-	v, err := strconv.ParseInt(string(b), 10, 64)
-	if err != nil {
-		f, ferr := strconv.ParseFloat(string(b), 64)
-		if ferr != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
-			return fmt.Errorf("%s is not a whole number", b)
-		}
-		v = int64(f)
-	}
-	n.v, n.set = v, true
-	return nil
 }
 
 // jsonDecoder reads objects. encoding/json does best with a struct, so one is made with the fields' names as tags:
@@ -108,11 +89,13 @@ func (n *integer) UnmarshalJSON(b []byte) error {
 type jsonDecoder struct {
 	seeds  seeds
 	target reflect.Value // pointer to the struct
-	fields []*integer    // its number fields, in order: amount, or count and sum
+	fields []*field      // its number fields, in order: amount, or count and sum
 	names  []string
-	key    *json.RawMessage // the field that holds the key; nil = the record's key
-	where  *json.RawMessage // the field that must equal want; nil = every record counts
-	want   string
+	// wholeOnly refuses amounts with a fraction.
+	wholeOnly bool
+	key       *json.RawMessage // the field that holds the key; nil = the record's key
+	where     *json.RawMessage // the field that must equal want; nil = every record counts
+	want      string
 }
 
 var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.$-]{1,128}$`)
@@ -125,7 +108,7 @@ func newJSONDecoder(s seeds, numbers []string, keyField, whereField, whereValue 
 		})
 	}
 	for _, name := range numbers {
-		add(name, reflect.TypeFor[integer]())
+		add(name, reflect.TypeFor[field]())
 	}
 	keyAt, whereAt := -1, -1
 	if keyField != "" {
@@ -140,7 +123,7 @@ func newJSONDecoder(s seeds, numbers []string, keyField, whereField, whereValue 
 	}
 	d := &jsonDecoder{seeds: s, names: numbers, want: whereValue, target: reflect.New(reflect.StructOf(fields))}
 	for i := range numbers {
-		d.fields = append(d.fields, d.target.Elem().Field(i).Addr().Interface().(*integer))
+		d.fields = append(d.fields, d.target.Elem().Field(i).Addr().Interface().(*field))
 	}
 	if keyAt >= 0 {
 		d.key = d.target.Elem().Field(keyAt).Addr().Interface().(*json.RawMessage)
@@ -157,7 +140,7 @@ func (d *jsonDecoder) decode(r *kgo.Record, it *item) bool {
 		return true
 	}
 	for _, f := range d.fields {
-		*f = integer{}
+		*f = field{}
 	}
 	for _, raw := range []*json.RawMessage{d.key, d.where} {
 		if raw != nil {
@@ -189,11 +172,28 @@ func (d *jsonDecoder) decode(r *kgo.Record, it *item) bool {
 		}
 	}
 	it.key = d.seeds.hash(key)
-	it.a = d.fields[0].v
-	if len(d.fields) > 1 {
-		it.b = d.fields[1].v
-	}
+	it.err = d.numbers(it)
 	return true
+}
+
+// numbers takes over the number fields.
+func (d *jsonDecoder) numbers(it *item) error {
+	n := *d.fields[0]
+	if len(d.fields) > 1 {
+		count := n.plain()
+		it.count, it.n = count.bits, d.fields[1].plain()
+		if count.float {
+			return fmt.Errorf("%s is not a whole number", count)
+		}
+		return nil
+	}
+	switch it.n = n.number; {
+	case n.huge:
+		return fmt.Errorf("%s is not within int64", n)
+	case d.wholeOnly && n.fraction():
+		return errFraction
+	}
+	return nil
 }
 
 // plain gives a JSON string's text, anything else as it is written.

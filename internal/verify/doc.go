@@ -19,9 +19,14 @@
 //	    over a range of the key hash.
 //	I4  A key passes only if the digest over (k, sum of the first k inputs) equals the digest over the (count, sum) of
 //	    its outputs, both in order, and the number of both is equal. Keys that do not pass are read again, exactly.
+//	    A sum is exact as long as all amounts are written as whole numbers, and the float64 that comes of adding them in
+//	    their order from the first one on that is not. What differs from that by no more than rounding can, since a job
+//	    may add decimals, is neither right nor wrong: without a violation there is no verdict.
 //	I5  The verdict is `verified` only if no key failed and every output could be decoded.
-//	I6  From an input on whose sum leaves int64 its key has no right output. A sum that wrapped around is wrong, of
+//	I6  From an input on whose sum leaves int64 or float64 its key has no right output. A sum that wrapped around is wrong, of
 //	    others nothing is said: such a key is never verified, and without a violation there is no verdict.
+//	I7  Where no output has a fraction, amounts with one are left out, as the job may have done, and without a violation
+//	    there is no verdict.
 //
 // A key is known by 128 bits of two independently seeded hashes, drawn anew for each run.
 //
@@ -29,5 +34,5 @@
 // goroutine of Verify.
 //
 // Files: verify.go (configuration, the passes), scan.go (reading a topic between offsets), decode.go (formats),
-// table.go (the hash table), detail.go (the exact second look at keys that failed), report.go (result and its text).
+// number.go (amounts and sums), table.go (the hash table), detail.go (the exact second look at keys that failed), report.go (result and its text).
 package verify

@@ -10,7 +10,7 @@ import (
 const (
 	Verified  = "exactly-once: verified"
 	Violated  = "exactly-once: VIOLATED"
-	NoVerdict = "exactly-once: no verdict" // nothing is violated as far as it can be checked, see Report.Unchecked
+	NoVerdict = "exactly-once: no verdict" // nothing is violated as far as it can be checked, see Report.unchecked
 )
 
 // Kind names what is wrong with one record.
@@ -26,7 +26,7 @@ const (
 	Malformed  Kind = "malformed"    // an output that cannot be decoded
 	Split      Kind = "split key"    // records of one key in several partitions: their order is not defined
 
-	Unchecked Kind = "not checked" // no violation: an input from which on its key has no right output
+	Unchecked Kind = "not checked" // no violation: why a key, or an input, is not verified
 )
 
 // Example is one offending record.
@@ -70,8 +70,12 @@ type Report struct {
 	Malformed  int64 `json:"malformed"`
 	SplitKeys  int64 `json:"split_keys"`
 
-	// Unchecked is how many keys have an input whose sum leaves int64: there is no right output from there on.
+	// Unchecked is how many keys have an input whose sum leaves int64 or float64: there is no right output from there on.
 	Unchecked int64 `json:"unchecked_keys"`
+	// Inexact is how many keys have sums of floats that are not wrong by more than rounding, and not the ones expected.
+	Inexact int64 `json:"inexact_keys"`
+	// Fractions is how many inputs have a fraction where no output has one. They are among the skipped ones.
+	Fractions int64 `json:"fractions"`
 
 	OffendingKeys int64 `json:"offending_keys"`
 	// DetailedKeys is how many of them the figures above cover; below OffendingKeys when there were too many.
@@ -96,7 +100,7 @@ func (r *Report) conclude() {
 	switch {
 	case r.OffendingKeys > 0 || r.Malformed > 0:
 		r.Verdict = Violated
-	case r.Unchecked > 0:
+	case len(r.unchecked()) > 0:
 		r.Verdict = NoVerdict
 	default:
 		r.Verdict = Verified
@@ -108,10 +112,22 @@ func (r *Report) Failure() string {
 	if r.Verdict != NoVerdict {
 		return r.Verdict
 	}
-	return fmt.Sprintf("%s: %d of %d keys have %s", r.Verdict, r.Unchecked, r.Keys, uncheckedReason)
+	return r.Verdict + ": " + strings.Join(r.unchecked(), "; ")
 }
 
-const uncheckedReason = "a sum that leaves int64, and no right output from there on"
+// unchecked says what there is no verdict on.
+func (r *Report) unchecked() (reasons []string) {
+	if r.Unchecked > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d of %d keys have a sum that leaves int64, and no right output from there on", r.Unchecked, r.Keys))
+	}
+	if r.Inexact > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d of %d keys have sums of floats that may differ by rounding only", r.Inexact, r.Keys))
+	}
+	if r.Fractions > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d inputs have an amount with a fraction, and no output has one: whether the job leaves them out is not known", r.Fractions))
+	}
+	return reasons
+}
 
 // example keeps an example unless there are enough of its kind.
 func (r *Report) example(limit int, e Example) {
@@ -163,8 +179,8 @@ func (r *Report) String() string {
 			line("", "too many for memory: the figures cover %d of them", r.DetailedKeys)
 		}
 	}
-	if r.Unchecked > 0 {
-		line("not checked", "%d keys of %d: they have %s", r.Unchecked, r.Keys, uncheckedReason)
+	for _, reason := range r.unchecked() {
+		line("not checked", "%s", reason)
 	}
 	for _, e := range r.Examples {
 		fmt.Fprintf(&b, "  %s\n", e)

@@ -13,7 +13,8 @@ type keyHash struct{ a, b uint64 }
 const (
 	flagSplitIn  uint8 = 1 << iota // inputs of the key in more than one partition
 	flagSplitOut                   // outputs of the key in more than one partition
-	flagNoSum                      // the sum of the first inputs, of some number of them, is no int64
+	flagNoSum                      // the sum of the first inputs, of some number of them, leaves int64, or the floats
+	flagFloat                      // the sum is a float: an input was one
 
 	flagSplit = flagSplitIn | flagSplitOut
 )
@@ -22,7 +23,7 @@ const (
 type entry struct {
 	key      keyHash
 	in, out  uint32
-	sum      int64  // of all inputs so far, modulo 2^64
+	sum      int64  // of all inputs so far, modulo 2^64; with flagFloat the bits of a float
 	inChain  uint64 // digest of (k, prefix sum) for the inputs k ≤ out
 	outChain uint64 // digest of (count, sum) of the outputs
 	inPart   int32
@@ -144,7 +145,7 @@ func (t *table) rebuild(n int) {
 }
 
 // addOutput counts one output of a key.
-func (t *table) addOutput(h keyHash, partition int32, count, sum int64) error {
+func (t *table) addOutput(h keyHash, partition int32, count int64, sum number) error {
 	e, err := t.put(h)
 	if e == nil || err != nil {
 		return err
@@ -164,7 +165,7 @@ func (t *table) addOutput(h keyHash, partition int32, count, sum int64) error {
 
 // addInput counts one input of a key. All outputs must have been added before: the digest of the inputs stops at as
 // many, so that a job that still runs can be checked as far as it got.
-func (t *table) addInput(h keyHash, partition int32, amount int64) error {
+func (t *table) addInput(h keyHash, partition int32, amount number) error {
 	e, err := t.put(h)
 	if e == nil || err != nil {
 		return err
@@ -178,30 +179,30 @@ func (t *table) addInput(h keyHash, partition int32, amount int64) error {
 		e.flags |= flagSplitIn
 	}
 	e.in++
-	var fits bool
-	if e.sum, fits = add(e.sum, amount); !fits {
+	sum, fits := number{e.sum, e.flags&flagFloat != 0}.plus(amount)
+	if !fits {
 		e.flags |= flagNoSum
 	}
+	if e.sum = sum.bits; sum.float {
+		e.flags |= flagFloat
+	}
 	if e.in <= e.out {
-		e.inChain = chain(e.inChain, int64(e.in), e.sum)
+		e.inChain = chain(e.inChain, int64(e.in), sum.plain())
 	}
 	return nil
 }
 
-// add gives a sum modulo 2^64, and whether it fits into int64.
-func add(a, b int64) (sum int64, fits bool) {
-	sum = a + b
-	return sum, (a^sum)&(b^sum) >= 0
-}
-
 // exactPrefix says that the outputs are what the first inputs must give, all inputs or fewer.
 func (e *entry) exactPrefix() bool {
-	return e.flags == 0 && e.out <= e.in && e.inChain == e.outChain
+	return e.flags&(flagSplit|flagNoSum) == 0 && e.out <= e.in && e.inChain == e.outChain
 }
 
 // chain is one step of an order-sensitive digest.
-func chain(d uint64, count, sum int64) uint64 {
-	return mix(mix(d+uint64(count)*0x9E3779B97F4A7C15) ^ uint64(sum))
+func chain(d uint64, count int64, sum number) uint64 {
+	if sum.float {
+		d = mix(^d) // its bits are those of an integer, too
+	}
+	return mix(mix(d+uint64(count)*0x9E3779B97F4A7C15) ^ uint64(sum.bits))
 }
 
 // mix is the finisher of splitmix64, a bijection.

@@ -37,7 +37,7 @@ func TestPassesCoverEachKeyOnce(t *testing.T) {
 			}
 			tab := newTable(budget, lo, hi)
 			for _, h := range recs {
-				if err := tab.addOutput(h, 0, 1, 1); err != nil {
+				if err := tab.addOutput(h, 0, 1, whole(1)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -60,22 +60,22 @@ func TestPassesCoverEachKeyOnce(t *testing.T) {
 
 func TestEqualHashesBeyondTheBudgetAreAnError(t *testing.T) {
 	tab := newTable(2, 7, 7)
-	require.NoError(t, tab.addOutput(keyHash{7, 0}, 0, 1, 1))
-	require.NoError(t, tab.addOutput(keyHash{7, 1}, 0, 1, 1))
-	require.ErrorIs(t, tab.addOutput(keyHash{7, 2}, 0, 1, 1), errHashRange)
+	require.NoError(t, tab.addOutput(keyHash{7, 0}, 0, 1, whole(1)))
+	require.NoError(t, tab.addOutput(keyHash{7, 1}, 0, 1, whole(1)))
+	require.ErrorIs(t, tab.addOutput(keyHash{7, 2}, 0, 1, whole(1)), errHashRange)
 }
 
 func TestTheTableGrowsAndKeepsAll(t *testing.T) {
 	tab := newTable(1<<20, 0, ^uint64(0))
 	const n = 50_000
 	for i := range uint64(n) {
-		require.NoError(t, tab.addOutput(keyHash{mix(i), mix(i + n)}, 0, int64(i), 0))
+		require.NoError(t, tab.addOutput(keyHash{mix(i), mix(i + n)}, 0, int64(i), whole(0)))
 	}
 	for i := range uint64(n) {
 		require.NotNil(t, tab.find(keyHash{mix(i), mix(i + n)}))
 	}
 	require.Nil(t, tab.find(keyHash{1, 2}))
 	require.LessOrEqual(t, tab.used*fillDen, len(tab.slots)*fillNum)
-	allocs := testing.AllocsPerRun(100, func() { _ = tab.addInput(keyHash{mix(5), mix(5 + n)}, 0, 1) })
+	allocs := testing.AllocsPerRun(100, func() { _ = tab.addInput(keyHash{mix(5), mix(5 + n)}, 0, whole(1)) })
 	require.Zero(t, allocs)
 }

@@ -106,6 +106,8 @@ type verifier struct {
 	report  Report
 	suspect *suspects
 	told    time.Time
+	// fractions says that an output has a sum with a fraction, or a float that is beyond int64, so amounts with one count.
+	fractions bool
 }
 
 // Verify reads both topics up to their ends at the start and judges them. An error means that no verdict was
@@ -205,7 +207,8 @@ func (v *verifier) pass(ctx context.Context, t *table) error {
 				}
 				continue
 			}
-			if err := t.addOutput(it.key, it.partition, it.a, it.b); err != nil {
+			v.fractions = v.fractions || it.n.float
+			if err := t.addOutput(it.key, it.partition, it.count, it.n); err != nil {
 				return fmt.Errorf("%s: %w", v.cfg.Output, err)
 			}
 		}
@@ -224,11 +227,11 @@ func (v *verifier) pass(ctx context.Context, t *table) error {
 			if it.err != nil {
 				inputs--
 				if first {
-					v.report.Skipped++
+					v.skipped(it)
 				}
 				continue
 			}
-			if err := t.addInput(it.key, it.partition, it.a); err != nil {
+			if err := t.addInput(it.key, it.partition, it.n); err != nil {
 				return fmt.Errorf("%s: %w", v.cfg.Input, err)
 			}
 		}
@@ -254,6 +257,19 @@ func (v *verifier) malformed(it *item) {
 	})
 }
 
+// skipped counts an input that must give no output.
+func (v *verifier) skipped(it *item) {
+	v.report.Skipped++
+	if !errors.Is(it.err, errFraction) {
+		return
+	}
+	v.report.Fractions++
+	v.report.example(v.cfg.Examples, Example{
+		Kind: Unchecked, Topic: v.cfg.Input, Partition: it.partition, Offset: it.offset,
+		Key: text(it.rec.Key), Expected: "a whole amount, as the sums of all outputs are whole", Got: text(it.rec.Value),
+	})
+}
+
 // judge closes a pass: keys whose digests agree are done, the others are put down for the exact look.
 func (v *verifier) judge(t *table) {
 	for i := range t.slots {
@@ -266,7 +282,7 @@ func (v *verifier) judge(t *table) {
 		switch {
 		case e.flags&flagNoSum != 0:
 			v.report.Unchecked++
-			v.suspect.add(e) // violated all the same, maybe
+			v.suspect.addOpen(e) // violated all the same, maybe
 		case e.exactPrefix() && (behind == 0 || v.cfg.Partial):
 			v.report.Lag += behind
 		case e.exactPrefix():
@@ -275,6 +291,9 @@ func (v *verifier) judge(t *table) {
 			v.report.DetailedKeys++
 			v.report.Missing += behind
 			v.suspect.addTail(e, v.cfg.Examples)
+		case e.flags&(flagFloat|flagSplit) == flagFloat:
+			v.report.Inexact++ // until it is looked at
+			v.suspect.addOpen(e)
 		default:
 			v.report.OffendingKeys++
 			v.suspect.add(e)
@@ -309,7 +328,9 @@ func (v *verifier) inputDecoder() decoder {
 	if v.cfg.Format == Binary {
 		return &binaryDecoder{seeds: v.seeds}
 	}
-	return newJSONDecoder(v.seeds, []string{v.cfg.AmountField}, v.cfg.KeyField, v.cfg.WhereField, v.cfg.WhereValue)
+	d := newJSONDecoder(v.seeds, []string{v.cfg.AmountField}, v.cfg.KeyField, v.cfg.WhereField, v.cfg.WhereValue)
+	d.wholeOnly = !v.fractions
+	return d
 }
 
 // text gives a key or value for a message, cut to a readable length.

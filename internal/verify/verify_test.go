@@ -91,8 +91,15 @@ func TestEachViolationIsFound(t *testing.T) {
 		"tombstone":      {func(w *world) { w.out = append(w.out, rec{part: 1, key: "k1", raw: []byte{}}) }, figures{malformed: 1}, Malformed, "k1"},
 		"null key":       {func(w *world) { w.out = append(w.out, rec{part: 1, a: 1, b: 1}) }, figures{malformed: 1}, Malformed, "null"},
 		"fraction": {func(w *world) {
-			w.out = append(w.out, rec{part: 1, key: "k1", raw: []byte(`{"orders":1,"spent":1.5}`)})
+			w.out = append(w.out, rec{part: 1, key: "k1", raw: []byte(`{"orders":1.5,"spent":1}`)})
 		}, figures{malformed: 1}, Malformed, "k1"},
+		"no number": {func(w *world) {
+			w.out = append(w.out, rec{part: 1, key: "k1", raw: []byte(`{"orders":1,"spent":"1"}`)})
+		}, figures{malformed: 1}, Malformed, "k1"},
+		"fraction of whole amounts": {func(w *world) {
+			i := w.output("k1", 3)
+			w.out[i] = rec{part: 1, key: "k1", raw: fmt.Appendf(nil, `{"orders":3,"spent":%d.5}`, w.out[i].b)}
+		}, figures{wrong: 1}, Wrong, "k1"},
 		"other partition": {func(w *world) { w.out[w.output("k1", 15)].part = 2 }, figures{split: 1}, Split, "k1"},
 	}
 	for name, c := range cases {
