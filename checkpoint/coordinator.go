@@ -32,6 +32,7 @@ type Coordinator struct {
 	lastEnd     time.Duration
 	begun       bool          // there was an input
 	opened      time.Duration // the open transaction is not older than that
+	idle        bool          // nothing can be in it: nothing has moved since the last commit, and none is in flight
 
 	failures int // in a row
 	repeats  int // how many of them were of a checkpoint for which a revoke or the end waits
@@ -194,7 +195,7 @@ func (c *Coordinator) Stats() Stats {
 func (c *Coordinator) enter(now time.Duration) {
 	c.now = max(c.now, now)
 	if !c.begun {
-		c.begun, c.opened = true, c.now
+		c.begun, c.opened, c.idle = true, c.now, true
 	}
 	i := c.unpermitted()
 	if c.dead || i == len(c.flights) || c.now < c.flights[i].deadline {
@@ -312,6 +313,7 @@ func (c *Coordinator) trigger(r Reason) {
 			ts.with = p.id
 		}
 	}
+	c.use()
 	slices.SortFunc(p.tasks, element.TaskID.Compare)
 	p.barriers, p.acks = len(p.tasks), len(p.tasks)
 	p.savepoints, c.savepoints, c.waits = c.savepoints, nil, 0
@@ -332,11 +334,20 @@ func (c *Coordinator) skip(r Reason) {
 func (c *Coordinator) setMoved(ts *taskState, moved bool) {
 	switch {
 	case moved && !ts.moved:
+		c.use()
 		c.moved++
 	case !moved && ts.moved:
 		c.moved--
 	}
 	ts.moved = moved
+}
+
+// use notes that something may be in the open transaction from now on. After a silence it is as young as that, and not as
+// old as the last commit.
+func (c *Coordinator) use() {
+	if c.idle {
+		c.idle, c.opened = false, c.now
+	}
 }
 
 func (c *Coordinator) emit(a Action) { c.out = append(c.out, a) }

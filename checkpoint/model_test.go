@@ -27,6 +27,7 @@ type model struct {
 	flights   []*flight
 	begun     bool
 	opened    time.Duration // the open transaction is not older
+	idle      bool          // nothing is in it
 	started   bool
 	trigger   time.Duration // the last one, or the first task
 	ended     bool
@@ -126,7 +127,7 @@ func (m *model) newest() *flight {
 func (m *model) input(now time.Duration, call func() []Action, note func()) []Action {
 	m.now = max(m.now, now)
 	if !m.begun {
-		m.begun, m.opened = true, m.now
+		m.begun, m.opened, m.idle = true, m.now, true
 	}
 	wasDead := m.dead
 	if !wasDead {
@@ -273,6 +274,7 @@ func (m *model) judgeTrigger(a Trigger) {
 	for task, p := range m.tasks {
 		require.True(t, p.out() || f.covers(task), "%v misses %v", a, task)
 	}
+	m.use()
 	m.flights = append(m.flights, f)
 	m.last, m.trigger, m.wanted, m.waiting, m.hurry, m.revoke = a.ID, m.now, Periodic, nil, false, false
 	m.given[a.ID] = true
@@ -321,6 +323,10 @@ func (m *model) complete(f *flight, rest []Action) {
 	}
 	m.flights = m.flights[1:]
 	m.completed, m.opened, m.failures, m.repeats = f.id, m.now, 0, 0
+	m.idle = len(m.flights) == 0
+	for _, p := range m.tasks {
+		m.idle = m.idle && !p.moved
+	}
 	m.ended, m.end = true, m.now
 	m.completes++
 	if m.doom != nil {

@@ -319,6 +319,7 @@ func (w *world) moved(now time.Duration) {
 		case p.out():
 			p.behind = true
 		default:
+			w.use()
 			p.moved = true
 			if !p.leaving {
 				p.read += 3

@@ -261,7 +261,8 @@ func (c *Coordinator) complete(p *pending) {
 	}
 	c.flights = slices.Delete(c.flights, 0, 1)
 	c.end(p.snapshot(c.now))
-	c.opened, c.failures, c.repeats = c.now, 0, 0
+	c.opened, c.idle = c.now, c.moved == 0 && len(c.flights) == 0
+	c.failures, c.repeats = 0, 0
 	c.totals.Completed++
 	c.totals.DeltaBytes += p.stats.DeltaBytes
 	c.totals.Entries += p.stats.Entries

@@ -54,6 +54,13 @@ func (m *model) due() time.Duration {
 	return due
 }
 
+// use: from now on something may be in the transaction.
+func (m *model) use() {
+	if m.idle {
+		m.idle, m.opened = false, m.now
+	}
+}
+
 // fails says what the failure of a checkpoint must lead to.
 func (m *model) fails(f *flight, reason FailureReason, class fault.Recovery) {
 	i := slices.Index(m.flights, f)

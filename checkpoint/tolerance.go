@@ -17,8 +17,9 @@ import (
 //   - not more than Config.TolerableFailures have failed in a row;
 //   - the transaction will last: a checkpoint that is triggered as soon as min-pause allows reaches its deadline before
 //     the transaction's time is over. The transaction is taken for as old as it can be: it was not open before the last
-//     commit had its outcome, nor before the first input. When an older checkpoint is still in flight, the work of the
-//     failed one will go into a transaction that has not begun, so the time of the present one does not matter.
+//     commit had its outcome, nor before the first input, nor, where nothing had moved by then, before something did. When
+//     an older checkpoint is still in flight, the work of the failed one will go into a transaction that has not begun, so
+//     the time of the present one does not matter.
 //
 // All newer ones go with it, since their deltas, their positions and their output build on it; they count as no failure.
 // Older ones are not touched.
