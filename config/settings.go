@@ -57,7 +57,7 @@ var checkpointing = []Setting{
 		Refused: "Above 1 with min-pause above 0s, or with unaligned true.",
 		read:    integer(func(s *Service) *int { return &s.Checkpointing.MaxConcurrent })},
 	{Path: "checkpointing.tolerable-failures", Type: "integer or `unlimited`", Default: "0", Flink: "execution.checkpointing.tolerable-failed-checkpoints", FlinkDefault: "0",
-		Doc:  "Failed checkpoints in a row that do not end the attempt: the next one covers them. Only while the time left in the transaction is at least checkpointing.timeout, so to tolerate one that times out transaction.timeout must be at least the wait before it plus two times checkpointing.timeout.",
+		Doc:  "Failed checkpoints in a row that do not end the attempt: the next one covers them. Only while the time left in the transaction is at least checkpointing.timeout, so to tolerate one that times out transaction.timeout must be at least the larger of interval and min-pause, plus min-pause, plus two times checkpointing.timeout, plus 1s.",
 		read: integerOrUnlimited(func(s *Service) *int { return &s.Checkpointing.TolerableFailures })},
 	{Path: "checkpointing.unaligned", Type: "boolean", Default: "false", Flink: "execution.checkpointing.unaligned.enabled", FlinkDefault: "false",
 		Doc:     "Barriers overtake the records in the channels, which become part of the snapshot.",

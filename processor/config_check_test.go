@@ -154,8 +154,8 @@ func TestIgnored(t *testing.T) {
 func TestWhatHasLessEffectAndWhichDefaultsHaveNone(t *testing.T) {
 	c := Config{TolerableFailures: -1}
 	require.Empty(t, Ignored(c))
-	require.Equal(t, []string{"checkpointing.tolerable-failures unlimited: a checkpoint that times out is not tolerated, since transaction.timeout 1m leaves no time for another; with 1m41s it does"}, Limited(c))
-	c.TransactionTimeout = 101 * time.Second
+	require.Equal(t, []string{"checkpointing.tolerable-failures unlimited: a checkpoint that times out is not tolerated, since transaction.timeout 1m leaves no time for another; with 1m42s it does"}, Limited(c))
+	c.TransactionTimeout = 102 * time.Second
 	require.Empty(t, Limited(c))
 	require.Empty(t, Limited(Config{TolerableFailures: 1, DisabledCheckpoints: true}))
 	require.Equal(t, []string{"state.checkpoints.num-retained 1: checkpointing.mode at-least-once keeps 2, since the offsets may be those of the last but one"},

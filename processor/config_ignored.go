@@ -3,6 +3,7 @@ package processor
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millweir/millweir/internal/rules"
 	"github.com/millweir/millweir/topology"
@@ -65,13 +66,18 @@ func Limited(c Config) []string {
 	if c.DisabledCheckpoints || c.Mode == AtLeastOnce || c.TolerableFailures == 0 {
 		return nil
 	}
-	// Two timeouts: that of the checkpoint that fails, and that of the one which covers it.
-	least := max(c.Interval, c.MinPause) + 2*c.CheckpointTimeout
+	// Two timeouts: that of the checkpoint that fails, and that of the one which covers it, after another pause. Both begin
+	// somewhat later than they might.
+	least := max(c.Interval, c.MinPause) + c.CheckpointTimeout + c.MinPause + c.CheckpointTimeout + time.Second
 	if c.TransactionTimeout >= least {
 		return nil
 	}
-	return []string{fmt.Sprintf("checkpointing.tolerable-failures %s: a checkpoint that times out is not tolerated, since transaction.timeout %s leaves no time for another; with %s it does",
-		countOf(c.TolerableFailures), rules.Duration(c.TransactionTimeout), rules.Duration(least))}
+	cure := "with " + rules.Duration(least) + " it does"
+	if rules.Check("transaction.timeout", rules.MillisOf(least)) != "" {
+		cure = "lower checkpointing.timeout, for no transaction.timeout does"
+	}
+	return []string{fmt.Sprintf("checkpointing.tolerable-failures %s: a checkpoint that times out is not tolerated, since transaction.timeout %s leaves no time for another; %s",
+		countOf(c.TolerableFailures), rules.Duration(c.TransactionTimeout), cure)}
 }
 
 // Idle names the defaults that have no effect with the chosen backend: nobody need have asked for them.
