@@ -64,7 +64,7 @@ type MovedInput struct {
 // The first checkpoint after an import is what commits it; nothing is committed before. So a crash before that leaves a
 // group without offsets, and perhaps a root that no offset names: it is known by its origin, and the import begins again
 // at the same positions. A group without offsets for which a committed checkpoint is in the store has lost them: that is
-// refused as ever, unless Again.
+// refused as ever, unless Again, or where a start without the savepoint would let go what the store has of the task (DropStates).
 //
 // A task that the savepoint does not hold starts as always, when its partition was added since; when it was there, a part of
 // the savepoint was left out, and nothing starts from the others. Behind an exchange the state is one: there all tasks go back
@@ -102,6 +102,7 @@ type starting struct {
 
 	begin   []TaskFacts // without an offset: from the savepoint, or as it says
 	back    []TaskFacts // with one that is given up
+	over    []TaskFacts // of begin, with what the store has of them let go
 	usual   []TaskFacts
 	refused []Refusal
 }
@@ -136,10 +137,13 @@ func (r *starting) holder(t *TaskFacts) (*Savepoint, *TaskEntry) {
 func (r *starting) judge(t *TaskFacts) {
 	s, entry := r.holder(t)
 	if !slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Found }) {
-		if r.in.stored(t) != nil && !r.want.Again {
-			r.usual = append(r.usual, *t)
-		} else {
+		switch {
+		case r.want.Again, r.in.stored(t) == nil:
 			r.begin = append(r.begin, *t)
+		case r.startsOver(t, s, entry):
+			r.begin, r.over = append(r.begin, *t), append(r.over, *t)
+		default:
+			r.usual = append(r.usual, *t)
 		}
 		return
 	}
@@ -186,6 +190,16 @@ func (r *starting) comesFrom(t *TaskFacts, s *Savepoint, entry *TaskEntry) bool 
 		r.out.Beyond = max(r.out.Beyond, h.Root.Name.ID)
 	}
 	return past
+}
+
+// startsOver reports that a task which would begin where its source starts, with what the store has of it let go, is in the
+// savepoint as what it reads now. Then that is where it begins.
+func (r *starting) startsOver(t *TaskFacts, s *Savepoint, entry *TaskEntry) bool {
+	if !r.in.DropStates || s == nil || !r.in.own(t, s.Root, entry) {
+		return false
+	}
+	d, no := r.in.resolveUnknown(t)
+	return no == nil && d.Kind == Fresh
 }
 
 // together has all tasks go back when one does: the state behind an exchange is one, and it is the savepoint's or that of the
@@ -239,6 +253,7 @@ func (r *starting) resolve() (*Start, error) {
 		r.add(decisions)
 		if take.DropStates {
 			r.out.Dropped = append(r.out.Dropped, DroppedOf(take, r.want.From, r.want.Sources, decisions)...)
+			r.out.Dropped = append(r.out.Dropped, r.droppedOver()...)
 		}
 	}
 	if len(usual.Tasks) > 0 {
@@ -252,6 +267,16 @@ func (r *starting) resolve() (*Start, error) {
 		}
 	}
 	return r.out, nil
+}
+
+// droppedOver lists what the store has of the tasks that start over.
+func (r *starting) droppedOver() []DroppedStage {
+	in, fresh := r.in, map[element.TaskID]Decision{}
+	in.Tasks, in.Stages = r.over, nil
+	for i := range r.over {
+		fresh[r.over[i].Task] = Decision{Kind: Fresh}
+	}
+	return in.leftBehind(fresh)
 }
 
 func (r *starting) add(decisions map[element.TaskID]Decision) {

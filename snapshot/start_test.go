@@ -255,3 +255,38 @@ func TestWhatIsDroppedIsSaid(t *testing.T) {
 	require.Len(t, s.Dropped, 1)
 	require.Equal(t, stageName, s.Dropped[0].Stage)
 }
+
+// What the store has of a topic that was created anew may be let go; the savepoint has the new one, and is not let go with it.
+func TestTheSavepointIsTakenWhereWhatTheStoreHasIsLetGo(t *testing.T) {
+	for _, stages := range []bool{true, false} {
+		f := newStartsFrom(t)
+		if !stages {
+			f.in.Stages = nil
+			f.savepoint().Root.Tasks = slices.DeleteFunc(slices.Clone(f.savepoint().Root.Tasks), func(e TaskEntry) bool { return e.Parallelism > 0 })
+		}
+		gone := position(0, 900)
+		gone.TopicID = element.TopicID{9}
+		old := RootInfo{Ref: RootRef{Name: nameOf(80, 5), Path: "a-fork/i-0/chk"}, Committed: true, Root: &Root{Name: nameOf(80, 5), ClusterID: "cluster-1",
+			Tasks: []TaskEntry{{Task: taskA, Positions: []element.Position{gone}, States: counts, Runs: []RunRef{{To: 80, Full: true, Entries: 1}}}}}}
+		f.want.All = []RootInfo{old}
+		f.refused(ReasonTopicRecreated, "orders-0", "--allow-dropped-state")
+		f.in.DropStates = true
+		s, err := ResolveFrom(f.in, f.want)
+		require.NoError(t, err)
+		require.Equal(t, Imported, s.Decisions[taskA].Kind, "it is asked for")
+		require.EqualValues(t, 100, s.Decisions[taskA].Positions[0].Offset)
+		require.Equal(t, []SavepointRef{f.savepoint().Ref}, s.Origin)
+		require.EqualValues(t, 80, s.LastID)
+		require.Equal(t, []DroppedStage{{Stage: "orders", Root: old.Ref, Subtasks: 1, States: []string{"totals/acc", "last/seen"}}}, s.Dropped)
+
+		// A savepoint of the topic that is gone has nothing of the new one.
+		for i := range f.in.Tasks {
+			f.in.Tasks[i].Inputs[0].TopicID = element.TopicID{7}
+		}
+		f.want.All[0].Root.Tasks = f.want.All[0].Root.Tasks[:0:0]
+		for p := range int32(3) {
+			f.want.All[0].Root.Tasks = append(f.want.All[0].Root.Tasks, TaskEntry{Task: f.in.Tasks[p].Task, Positions: []element.Position{position(p, 900)}})
+		}
+		require.Equal(t, Fresh, f.kinds()["orders-0"])
+	}
+}
