@@ -116,10 +116,13 @@ func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 	if info == nil {
 		return Decision{Kind: Fresh}, nil
 	}
-	absent, old, none := in.absent(t), in.recreated(t, info), element.TopicPartition{}
+	absent, old, read, none := in.absent(t), in.recreated(t, info), in.namesake(t, info), element.TopicPartition{}
 	switch {
-	case in.DropStates && (absent || old != nil):
+	case in.DropStates && (absent || old != nil || read != ""), read != "" && in.replaced() != nil: // refuseReplaced says what goes
 		return Decision{Kind: Fresh}, nil
+	case read != "":
+		return Decision{}, refuse(ReasonOtherInputs, none, "task %s: group %s has no committed offset of %s, and checkpoint %s (%s) holds a task of this name that read %s: give the source back its topic, %s, or start under another application name",
+			t.Task, in.Application, t.Inputs[0].Topic, info.Ref.Name, info.Ref.Path, read, beginsAnew)
 	case old != nil:
 		cure := beginsAnew
 		if in.replaced() != nil {
@@ -146,7 +149,7 @@ func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 		t.Task, in.Application, info.Ref.Name, holds, info.Ref.Path, cure)
 }
 
-// beginsAnew is the cure for a task whose topic was created anew, or which was absent and has lost its offset.
+// beginsAnew is the cure for a task whose topic was created anew or is another one, or which was absent and has lost its offset.
 const beginsAnew = "begin it where its source starts with --allow-dropped-state"
 
 // recreated gives a root's position in a topic of the cluster that had the name of one that a task reads. nil when there is none,
@@ -168,6 +171,17 @@ func (in *ResolveInput) recreated(t *TaskFacts, info *RootInfo) *element.Positio
 		}
 	}
 	return nil
+}
+
+// namesake gives the topic that a task of this name read by a root of the cluster, where none in the store has read the topic that
+// it reads now, whatever its source was called; "" otherwise.
+func (in *ResolveInput) namesake(t *TaskFacts, info *RootInfo) string {
+	if info.Root == nil || info.Root.ClusterID != in.ClusterID || slices.ContainsFunc(in.Stored, func(i RootInfo) bool {
+		return i.Root == nil || slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return i.Root.readsFrom(f.Topic) })
+	}) {
+		return ""
+	}
+	return info.Root.entryOf(t).Positions[0].Topic
 }
 
 // stored gives the newest root of the store that holds a task, or else the newest one that cannot be read; nil when there is

@@ -100,3 +100,66 @@ func TestWhatLooksLikeSourcesThatAreAllReplaced(t *testing.T) {
 		require.Equal(t, Fresh, d[element.TaskID{Source: "x.c"}].Kind, name)
 	}
 }
+
+// The sources keep their names, and read other topics.
+func TestSourcesThatAreAllReplacedUnderTheirNames(t *testing.T) {
+	a, c := reads{topic: "a", at: 210}, reads{topic: "c"}
+	h := newPast(t)
+	current := h.full(h.root(21, 2, a))
+	h.in.Roots, h.in.Stored, h.in.Sources = nil, []RootInfo{current}, map[string]string{"x.a": "c"}
+	h.fresh(c, false)
+	h.in.Tasks[0].Task = a.task()
+	_, err := Resolve(h.in)
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "stage "+byUser.Name+": checkpoint 21-")
+	require.ErrorContains(t, err, "--allow-dropped-state")
+	h.in.DropStates = true
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, Fresh, d[a.task()].Kind)
+	require.Equal(t, StartEmpty, d[subtask(1)].Kind)
+	require.Equal(t, []DroppedStage{{Stage: byUser.Name, Root: current.Ref, Subtasks: 2, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d))
+}
+
+// One of several keeps its name, and reads another topic, with an exchange and without.
+func TestASourceThatReadsAnotherTopicUnderItsName(t *testing.T) {
+	a, b, c := reads{topic: "a", at: 10}, reads{topic: "b", at: 7, state: true}, reads{topic: "c"}
+	for _, stages := range [][]StageFacts{{byUser}, nil} {
+		h := newPast(t)
+		ref := h.root(1, 2*len(stages), a, b)
+		h.in.Stages, h.in.Sources = stages, map[string]string{"x.a": "a", "x.b": "c"}
+		h.stands(ref, a)
+		h.fresh(c, false)
+		h.in.Tasks[1].Task = b.task()
+		h.in.Stored = []RootInfo{{Ref: ref, Root: h.in.Roots[ref].Root, Committed: true}}
+		_, err := Resolve(h.in)
+		require.Equal(t, ReasonOtherInputs, RefusalOf(err).Refusals[0].Reason, "%v", err)
+		require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+		require.ErrorContains(t, err, "task x.b-0: group shop has no committed offset of c, and checkpoint 1-")
+		require.ErrorContains(t, err, "holds a task of this name that read b")
+		require.ErrorContains(t, err, "--allow-dropped-state")
+		h.in.DropStates = true
+		d, err := Resolve(h.in)
+		require.NoError(t, err)
+		require.Equal(t, Fresh, d[b.task()].Kind)
+		require.Equal(t, Restore, d[a.task()].Kind)
+		require.Equal(t, []DroppedStage{{Stage: "x.b", Root: ref, Subtasks: 1, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d), "once")
+
+		// What has read the topic under another name stood somewhere, and one that cannot be read may have.
+		for what, other := range map[string]RootInfo{
+			"another name": {Ref: h.root(0, 0, c), Committed: true},
+			"damaged":      {Ref: RootRef{Name: nameOf(3, 1)}, Err: vfsNotExist()},
+		} {
+			if other.Err == nil {
+				other.Root = h.in.Roots[other.Ref].Root
+			}
+			h.in.Stored = append(h.in.Stored[:1], other)
+			_, err = Resolve(h.in)
+			if len(stages) > 0 { // the application has gone on without it
+				require.NoError(t, err, what)
+				continue
+			}
+			require.True(t, RefusalOf(err).Has(ReasonOffsetsExpired), "%s: %v", what, err)
+		}
+	}
+}

@@ -93,7 +93,11 @@ func (in *ResolveInput) DroppedStages(decisions map[element.TaskID]Decision) []D
 			out = append(out, in.scattered(ref, root)...)
 		}
 	}
-	out = append(out, in.leftBehind(decisions)...)
+	for _, d := range in.leftBehind(decisions) {
+		if !slices.ContainsFunc(out, func(o DroppedStage) bool { return o.Stage == d.Stage && o.Root == d.Root }) {
+			out = append(out, d)
+		}
+	}
 	slices.SortStableFunc(out, func(a, b DroppedStage) int {
 		return cmp.Or(strings.Compare(a.Root.Path, b.Root.Path), strings.Compare(a.Stage, b.Stage))
 	})
