@@ -229,7 +229,7 @@ func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusa
 			continue
 		}
 		entry := in.Roots[refs[k]].Root.entryOf(t)
-		if !follows(d.Positions, entry.Positions) {
+		if !in.follows(d.Positions, entry.Positions) {
 			continue
 		}
 		if no := in.checkEntry(t, refs[k], entry); no != nil {
@@ -242,10 +242,11 @@ func (in *ResolveInput) level(out map[element.TaskID]Decision) (refused []Refusa
 	return refused
 }
 
-// follows reports that positions are of the same partitions of the same topics as those before them, and not behind them.
-func follows(before, then []element.Position) bool {
+// follows reports that positions are of the same partitions of the same topics as those before them, and not behind them. The
+// number of partitions is another one where keyed state has begun in between, see rebind.
+func (in *ResolveInput) follows(before, then []element.Position) bool {
 	return slices.EqualFunc(before, then, func(b, t element.Position) bool {
-		return b.TopicPartition == t.TopicPartition && b.TopicID == t.TopicID && b.PartitionCount == t.PartitionCount && b.Offset <= t.Offset
+		return b.TopicPartition == t.TopicPartition && b.TopicID == t.TopicID && (b.PartitionCount == t.PartitionCount || in.Unbound[b.Topic]) && b.Offset <= t.Offset
 	})
 }
 

@@ -299,3 +299,28 @@ func TestARecoveryDoesNotLeaveAnAbsentTopicBehind(t *testing.T) {
 	require.EqualValues(t, 3, d[b.task()].Positions[0].Offset)
 	require.EqualValues(t, 5, d[a.task()].Positions[0].Offset)
 }
+
+// Keyed state began over topics that had grown, and its first checkpoint was committed in part.
+func TestPartsOfAFirstCheckpointOverAGrownTopicAreLevelled(t *testing.T) {
+	h := newPast(t)
+	a, b := reads{topic: "a", at: 11, state: true}, reads{topic: "b", at: 8, state: true}
+	old := h.root(21, 2, reads{topic: "a", at: 10}, reads{topic: "b", at: 7})
+	began := h.root(22, 2, a, b)
+	h.stands(began, a)
+	h.stands(old, reads{topic: "b", at: 7})
+	grown := a.position()
+	grown.PartitionCount = 3
+	h.in.Tasks[0].Inputs[0] = factsOf(t, grown, began, &h.in, HandleCheckpoint)
+	h.in.Tasks[1].Inputs[0].Partitions = 3
+	for i := range h.in.Roots[began].Root.Tasks {
+		for k := range h.in.Roots[began].Root.Tasks[i].Positions {
+			h.in.Roots[began].Root.Tasks[i].Positions[k].PartitionCount = 3
+		}
+	}
+	h.in.Repeats, h.in.Unbound = true, map[string]bool{"a": true, "b": true}
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, began, d[b.task()].Root)
+	require.EqualValues(t, 8, d[b.task()].Positions[0].Offset)
+	require.EqualValues(t, 3, d[b.task()].Positions[0].PartitionCount)
+}
