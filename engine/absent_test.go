@@ -222,3 +222,43 @@ func TestAllSourcesAreReplaced(t *testing.T) {
 		}
 	}
 }
+
+// handOnPlan hands on what is in a topic over an exchange, without state.
+func handOnPlan(t *testing.T, topic string) *topology.Plan {
+	b := topology.New(app)
+	in := topology.FromTopic(b, topic, topic, serde.String(), serde.String())
+	by := topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(2))
+	topology.ToTopic(by, "out", "out", serde.String(), serde.String())
+	p, err := b.Plan()
+	require.NoError(t, err)
+	return p
+}
+
+// TestSourcesThatAreReplacedTwice: where the checkpoints hold nothing all sources may be replaced unasked. What the new ones lead to
+// is newer than what is in the store, so that it is not let go unasked, either, when it holds something.
+func TestSourcesThatAreReplacedTwice(t *testing.T) {
+	w := newWorld(t, 2)
+	w.more = 1
+	w.without(handOnPlan(t, "in"))
+	w.assign(0)
+	w.mu.Lock()
+	w.gain(slices.Values([]int32{1}))
+	w.mu.Unlock()
+	then, err := snapshot.ParseHandle(w.committed[tp(0)].Metadata)
+	require.NoError(t, err)
+	for _, plan := range []*topology.Plan{handOnPlan(t, "more"), topicsPlan(t, true, "more")} {
+		stop := w.startPlan(plan, w.config(), w.ports(), nil)
+		w.produce(20, 8)
+		require.Eventually(t, func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.committed[w.at(1)].Offset == int64(len(w.logs[1]))
+		}, 10*time.Second, time.Millisecond)
+		require.NoError(t, stop())
+		h, err := snapshot.ParseHandle(w.committed[w.at(1)].Metadata)
+		require.NoError(t, err)
+		require.Greater(t, h.Root.Name.ID, then.Root.Name.ID)
+	}
+	w.assign(1)
+	require.ErrorContains(t, w.refusedAs(fault.StateMismatch, topicsPlan(t, true, "in"), w.config()), "nothing of what the topology reads now")
+}

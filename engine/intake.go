@@ -111,6 +111,9 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	if err != nil {
 		return nil, in.stillRefused(err)
 	}
+	if a.r.plan.HasExchange() { // all checkpoints are of one history: the newest id is where the application stands
+		in.raise(&input)
+	}
 	in.dropped(&input, decisions)
 	return decisions, nil
 }

@@ -69,14 +69,19 @@ func (in *intake) forget(input *snapshot.ResolveInput) ([]snapshot.HeldState, er
 // above lists the tasks without a committed offset that the store knows. Those of them that begin anew commit their start with an
 // id as high as any in the store: after a crash a lower one would be refused as one that went back.
 func (in *intake) above(input *snapshot.ResolveInput) []snapshot.HeldState {
-	for _, info := range slices.Concat(input.Stored, input.Listing) {
-		in.lastID = max(in.lastID, info.Ref.Name.ID)
-	}
+	in.raise(input)
 	forgotten := input.Forgotten()
 	if len(forgotten) > 0 {
 		in.forgot = in.lastID
 	}
 	return forgotten
+}
+
+// raise has new checkpoints go above what the store has.
+func (in *intake) raise(input *snapshot.ResolveInput) {
+	for _, info := range slices.Concat(input.Stored, input.Listing) {
+		in.lastID = max(in.lastID, info.Ref.Name.ID)
+	}
 }
 
 // withoutState gives the facts as if no state belonged to any position.
