@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/internal/testbed"
+	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -46,4 +48,26 @@ func TestTheEndsAreSaidAgainWhileARunGoesOn(t *testing.T) {
 
 	s.plan = passPlan(t, app)
 	s.renewing()() // nothing has an end
+}
+
+// A run that goes on beside a source without an end does so, too.
+func TestARunBesideASourceWithoutAnEndSaysItsEndsAgain(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	app, other := "beside"+inTopic(), "beside-"+inTopic()
+	b.groups[app], b.groups[endsGroup(app)] = true, true
+	_, err := kadm.NewClient(b.cl).CreateTopic(t.Context(), 1, 1, nil, other)
+	require.NoError(t, err)
+	tb := topology.New(app)
+	topology.ToTopic(topology.FromTopic(tb, "ends", inTopic(), serde.Bytes(), serde.Bytes(), topology.EndAt(topology.EndLatest())), "out", outTopic(), serde.Bytes(), serde.Bytes())
+	topology.ToTopic(topology.FromTopic(tb, "goes-on", other, serde.Bytes(), serde.Bytes()), "out-on", outTopic(), serde.Bytes(), serde.Bytes())
+	plan, err := tb.Plan()
+	require.NoError(t, err)
+	var tap testbed.Tap
+	said := tap.Watch(func(r kmsg.Request) bool { return r.(*kmsg.OffsetCommitRequest).Group == endsGroup(app) }, kmsg.OffsetCommit)
+	cfg := b.config()
+	cfg.endsRenewal, cfg.ClientOptions = 20*time.Millisecond, []kgo.Opt{tap.Opt()}
+	stop := b.start(plan, cfg)
+	require.Eventually(t, func() bool { return said.Hits() >= 5 }, 20*time.Second, 10*time.Millisecond, "the start says them once")
+	require.NoError(t, stop())
 }
