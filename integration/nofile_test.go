@@ -43,7 +43,7 @@ func TestRefusedWhatIsNoFile(t *testing.T) {
 	require.NoError(t, err)
 	run := r.Tasks[0].Runs[len(r.Tasks[0].Runs)-1].File
 	id, announced := storeIDName(t, s), s.app+"/i1/instance"
-	back := []string{"checkpoint " + root.Name.String() + ": ", "`processor checkpoints ", "`processor run " + file + " --recover-from-store`"}
+	back := []string{"checkpoint " + root.Name.String() + ": ", "`processor checkpoints ", "`processor run " + file + " " + strings.Join(noCopy, " ") + " --recover-from-store`"}
 	for _, kind := range vfstest.Kinds() {
 		for _, f := range []struct {
 			kind, name string
