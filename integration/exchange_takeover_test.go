@@ -84,6 +84,39 @@ func TestRealTakeoverBehindAnExchange(t *testing.T) {
 	}
 }
 
+// The input grows while nobody works: who takes over needs all partitions, and the clients, the leader's too, hear of new ones
+// once a minute.
+func exchangeTakeoverOfMore(e *exchangeSite) {
+	t := e.t
+	start := func(name string) *process {
+		return e.start(exchangeSettings{Parallelism: 2, Spread: 1, Instance: e.app + "-" + name, Checkpoints: e.checkpoints(), Session: e.session})
+	}
+	works := start("a")
+	works.await("msg=processing")
+	waits := start("b")
+	waits.await("standing by")
+	e.tickets(0, 200)
+	e.allDone(works, 200)
+	works.kill()
+	died := time.Now()
+	_, err := e.adm.CreatePartitions(e.ctx, 1, e.in)
+	require.NoError(t, err)
+	waits.await("msg=processing")
+	took := time.Since(died)
+	t.Logf("taken over after %v, the session is %v", took.Round(time.Millisecond), e.session)
+	require.Less(t, took, e.session+5*time.Second)
+	waits.stop()
+	e.counted(200)
+}
+
+func TestTakeoverBehindAnExchangeOfATopicThatGrows(t *testing.T) {
+	exchangeTakeoverOfMore(fakeSite(t, 4).impatient().exchanges("by-group"))
+}
+
+func TestRealTakeoverBehindAnExchangeOfATopicThatGrows(t *testing.T) {
+	exchangeTakeoverOfMore(realSite(t, 4).impatient().exchanges("by-group"))
+}
+
 var restoredSubtask = regexp.MustCompile(`msg="state restored" .*task=by-group-\d+ .*local_copy=(\w+) `)
 
 // The local copy of a subtask is read at the parallelism that wrote it only: the same name has other keys at another one. The

@@ -66,6 +66,7 @@ type copartitioned struct {
 	round     int32          // the generation that the last assignment was made in; -1 before the first
 	holder    string         // who has everything by the last assignment; "" in a group that shares
 	made      map[string]int // partition counts that the last assignment was made for; nil when it does not say
+	known     map[string]int // partition counts that the cluster has told since; see Group.Know
 	owes      string         // the member id that was to join again after that assignment; "" for none
 	outdated  string         // why that does not fit; "" when it does
 	forced    int            // rejoins since it did
@@ -79,7 +80,7 @@ type memberNote struct {
 	V        int        `json:"v"`
 	Together [][]string `json:"together,omitempty"`
 	Whole    bool       `json:"whole,omitempty"`
-	// Partitions are the counts of the last assignment: the next leader may have older metadata.
+	// Partitions are the counts of the last assignment, or what the member knows since: the leader may have older metadata.
 	Partitions map[string]int `json:"partitions,omitempty"`
 	// Holder is that of the last assignment: it may have restarted in place, and knows nothing of it.
 	Holder string `json:"holder,omitempty"`
@@ -131,7 +132,7 @@ func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][
 	meta.Version, meta.Topics = metadataVersion, interests
 	b.mu.Lock()
 	b.interests, meta.Generation = slices.Clone(interests), b.round
-	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.made, Holder: b.holder})
+	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.noted(), Holder: b.holder})
 	b.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(owned)) {
 		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
@@ -274,10 +275,8 @@ func (b *copartitioned) rejoin(member string, exists func(topic string, partitio
 	if why == "" && b.owes != "" && b.owes != member {
 		why = "this instance restarted while it gave partitions up"
 	}
-	for _, t := range b.interests {
-		if n, ok := b.made[t]; ok && why == "" && exists(t, int32(n)) {
-			why = fmt.Sprintf("topic %s has more than the %d partitions that the assignment was made for", t, n)
-		}
+	if why == "" {
+		why = b.fewer(func(t string, n int) bool { return b.known[t] > n || exists(t, int32(n)) })
 	}
 	if why == "" {
 		b.forced = 0
@@ -287,6 +286,16 @@ func (b *copartitioned) rejoin(member string, exists func(topic string, partitio
 		return ""
 	}
 	return why
+}
+
+// fewer says for which topic the assignment was made for fewer partitions than there are, "" when it was for none. It needs mu.
+func (b *copartitioned) fewer(than func(topic string, partitions int) bool) string {
+	for _, t := range b.interests {
+		if n, ok := b.made[t]; ok && than(t, n) {
+			return fmt.Sprintf("topic %s has more than the %d partitions that the assignment was made for", t, n)
+		}
+	}
+	return ""
 }
 
 // fingerprint stands for a member's interests.

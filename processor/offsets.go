@@ -23,6 +23,8 @@ type reads struct {
 	life uint64
 	// waiting, when set, is called every stableLong while a stable read waits.
 	waiting func(context.Context)
+	// learnt, when set, is told what Topics has found.
+	learnt func(partitions map[string]int32)
 	// owned, when set, gives the partitions that are assigned: a topic has at least those.
 	owned func() []element.TopicPartition
 }
@@ -89,12 +91,17 @@ func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.To
 		return nil, err
 	}
 	out := make(map[string]engine.Topic, len(got))
+	counts := make(map[string]int32, len(got))
 	for _, name := range names {
 		t, ok := got[name]
 		if !ok {
 			return nil, fmt.Errorf("topic %s is not described", name)
 		}
 		out[name] = engine.Topic{ID: t.ID, Partitions: t.Partitions}
+		counts[name] = t.Partitions
+	}
+	if r.learnt != nil {
+		r.learnt(counts)
 	}
 	return out, nil
 }

@@ -239,6 +239,7 @@ func (s *service) openKafka(ctx context.Context) error {
 	}
 	s.onClose(func() error { s.group.Close(); return nil })
 	s.reads.owned = func() []element.TopicPartition { return s.group.Current().Partitions }
+	s.reads.learnt = s.group.Know
 	return nil
 }
 
