@@ -24,8 +24,8 @@ type input struct {
 	// comes before everything in the channels; until it is worked off nothing is read from them, so that records of one
 	// sender stay in order. No barrier that was taken lies before any of it.
 	replay []topology.Parcel
-	// behind: replay has as many records as a channel may have. Its senders wait meanwhile; else what is in flight would grow
-	// by what the channels hold with every restart.
+	// behind: replay has as much as a channel may have. Its senders wait meanwhile; else what is in flight would grow by what the
+	// channels hold with every restart.
 	behind atomic.Bool
 
 	current  gate.Barrier // of the newest checkpoint that a barrier came of
@@ -146,18 +146,27 @@ func (in *input) receive(t *task, p topology.Parcel) error {
 
 // fallBehind looks at what a restore has put into replay, before anything runs.
 func (in *input) fallBehind() {
-	in.behind.Store(len(in.channels) > 0 && in.toReplay() >= in.channels[0].limit)
+	in.behind.Store(len(in.channels) > 0 && in.owesMuch())
 }
 
 // catchUp lets the senders go on when there is little left of it.
 func (in *input) catchUp() {
-	if !in.behind.Load() || in.toReplay() >= in.channels[0].limit {
+	if !in.behind.Load() || in.owesMuch() {
 		return
 	}
 	in.behind.Store(false)
 	for _, c := range in.channels {
 		c.sender.ring()
 	}
+}
+
+// owesMuch reports that there is as much of it as a channel may have, see channel.roomLocked.
+func (in *input) owesMuch() bool {
+	size := 0
+	for _, p := range in.replay {
+		size += p.Size()
+	}
+	return in.toReplay() >= in.channels[0].limit || size >= maxChannelBytes
 }
 
 func (in *input) toReplay() (records int) {

@@ -75,6 +75,20 @@ func TestABarrierTakenOutLeavesNoDeliveryBehind(t *testing.T) {
 	runtime.KeepAlive(q)
 }
 
+// What was in flight when the state was taken has to be worked off before its senders send more than that: else large records in
+// flight would grow from restart to restart.
+func TestWhatIsTakenAgainCountsInBytes(t *testing.T) {
+	in := &input{replay: []topology.Parcel{wide{}, wide{}, wide{}, wide{}}}
+	c := &channel{limit: 1024, sender: newDoorbell(), behind: &in.behind}
+	in.channels = []*channel{c}
+	in.fallBehind()
+	require.False(t, c.credit())
+	in.replay = in.replay[1:]
+	in.catchUp()
+	require.True(t, c.credit())
+	require.Len(t, c.sender.c, 1, "the sender hears of it")
+}
+
 // wide is a parcel of one record of a megabyte.
 type wide struct{ numbered }
 
