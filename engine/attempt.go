@@ -44,7 +44,7 @@ type attempt struct {
 	lasting  bool                             // the last checkpoint has been asked for
 	draining bool                             // the last checkpoint waits until nothing is on a feedback edge
 	patience <-chan time.Time                 // that wait is over
-	retry    <-chan time.Time                 // a checkpoint was given up: look whether tasks stand for the next one
+	retry    <-chan time.Time                 // a checkpoint was given up: look whether tasks wait for the next one
 
 	joining     *intake                           // partitions on their way in; one intake at a time
 	joined      chan *intake                      // the same when its goroutine is done with it

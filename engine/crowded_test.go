@@ -37,6 +37,38 @@ func TestWhatStandsForACheckpointThatFailedDoesNotStandForTheInterval(t *testing
 	}
 }
 
+// Nor does one that asks for a checkpoint early ask for the next one with every batch: what fails at once is tried again after a
+// pause, so that the failures that are tolerated last for a while.
+func TestAnEarlyCheckpointThatFailsAtOnceIsNotTriedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	var sick atomic.Bool
+	var abandoned atomic.Int64
+	w.wrap = func(c Checkpoints) Checkpoints { return failingPersist{c, sick.Load} }
+	cfg := w.config()
+	cfg.Interval, cfg.UncommittedLimit, cfg.TolerableFailures = time.Hour, 20_000, checkpoint.Unlimited
+	stop := w.startPlan(countPlan(t), cfg, w.ports(), &Listener{
+		CheckpointAbandoned: func([]element.CheckpointID, checkpoint.FailureReason, error) { abandoned.Add(1) },
+	})
+	const keys = 1 << 20
+	w.produce(1, keys)
+	w.caughtUp() // the first checkpoint is behind
+	sick.Store(true)
+	for abandoned.Load() == 0 {
+		w.produce(20, keys)
+		time.Sleep(time.Millisecond)
+	}
+	for range 50 {
+		w.produce(1, keys)
+		time.Sleep(10 * time.Millisecond)
+	}
+	require.LessOrEqual(t, abandoned.Load(), int64(2), "one second has hardly passed")
+	sick.Store(false)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.exact()
+}
+
 // The share of each becomes smaller when tasks join. One that holds twice its new share takes nothing any more, and so would not
 // ask for the checkpoint that it stands for.
 func TestATaskWhoseShareHasShrunkIsCrowded(t *testing.T) {

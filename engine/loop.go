@@ -68,7 +68,7 @@ func (a *attempt) loop() error {
 		case <-a.patience:
 			actions = a.drainedLoop(true)
 		case <-a.retry:
-			if a.retry = nil; a.crowded() {
+			if a.retry = nil; a.holding(1) {
 				actions = a.co.RequestCheckpoint(a.now(), checkpoint.Early)
 			}
 		case <-drain:
@@ -95,6 +95,9 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 	case evMoved:
 		return a.co.Moved(now, e.task), nil
 	case evEarly:
+		if a.retry != nil {
+			return nil, nil // one has just failed: it is looked at again when the pause is over
+		}
 		return a.co.RequestCheckpoint(now, checkpoint.Early), nil
 	case evBarrier:
 		return a.onBarrierPassed(now, e), nil
@@ -316,15 +319,18 @@ func (a *attempt) abandon(act checkpoint.Abandon) {
 	}
 }
 
-// crowdedPause is between a checkpoint that was given up and the next one, where tasks stand for it. One that fails at once again
-// and again must cost little.
+// crowdedPause is between a checkpoint that was given up and the next one, where tasks stand for it or ask for it early. One that
+// fails at once again and again must cost little, and not use up the tolerable failures within milliseconds.
 const crowdedPause = time.Second
 
 // crowded says that a task holds so much that it takes nothing before the next commit. It asked for a checkpoint when it had half
 // of that, and asks no more: that one may have been given up, or its share may have become smaller since.
-func (a *attempt) crowded() bool {
+func (a *attempt) crowded() bool { return a.holding(2) }
+
+// holding says that a task holds more than so many times its share of uncommitted state.
+func (a *attempt) holding(shares int64) bool {
 	for _, t := range a.tasks {
-		if t.stats.uncommitted.Load() > 2*t.limit.Load() {
+		if t.stats.uncommitted.Load() > shares*t.limit.Load() {
 			return true
 		}
 	}
