@@ -267,7 +267,7 @@ func judge(resp *kmsg.OffsetCommitResponse, asked []checkpoint.OffsetCommit) sen
 		return sent{err: fmt.Errorf("the broker answered for %d of %d partitions", n, len(asked)), step: StepOffsets,
 			rec: fault.Restart, code: fault.Failed, lost: true, again: true}
 	}
-	worst.lost, worst.maybe = worst.err != nil && some, maybe
+	worst.lost, worst.maybe = worst.err != nil && some, maybe || n != len(asked)
 	return worst
 }
 

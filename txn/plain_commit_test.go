@@ -239,4 +239,6 @@ func TestPlainCommitsThatWereSurelyRefused(t *testing.T) {
 	rt := kmsg.NewOffsetCommitResponseTopic()
 	rt.Partitions = []kmsg.OffsetCommitResponseTopicPartition{{}, {Partition: 1, ErrorCode: kerr.UnknownTopicOrPartition.Code}}
 	require.True(t, judge(&kmsg.OffsetCommitResponse{Topics: []kmsg.OffsetCommitResponseTopic{rt}}, asked).lost, "one of them is taken")
+	rt.Partitions = rt.Partitions[1:]
+	require.True(t, judge(&kmsg.OffsetCommitResponse{Topics: []kmsg.OffsetCommitResponseTopic{rt}}, asked).maybe, "nothing is said of one of them")
 }
