@@ -27,6 +27,7 @@ type client struct {
 	failed   atomic.Int64
 	first    atomic.Pointer[failure]
 	acked    atomic.Pointer[producer] // of the first record that was acknowledged
+	mixed    atomic.Bool              // another one was acknowledged as another
 	drained  chan struct{}            // closed when pending reaches 0
 	held     bool                     // the token is out; only control calls use it
 
@@ -37,7 +38,8 @@ type client struct {
 }
 
 // producer is what a record was produced as. It does not change within a transaction, unless the broker has forgotten it: then kgo
-// may take a new epoch without failing a record, and what was acknowledged in the old one is aborted.
+// may take a new epoch without failing a record, and what was acknowledged in the old one is aborted. Another broker may be slow to
+// acknowledge that, and the new one comes first.
 type producer struct {
 	id    int64
 	epoch int16
@@ -56,6 +58,7 @@ func (c *client) reset() {
 	c.failed.Store(0)
 	c.first.Store(nil)
 	c.acked.Store(nil)
+	c.mixed.Store(false)
 	c.hold()
 }
 
@@ -79,8 +82,10 @@ func (c *client) answered(r *kgo.Record, err error) {
 	if err != nil {
 		noteFailure(&c.first, r, err)
 		c.failed.Add(1)
-	} else if c.acked.Load() == nil {
+	} else if was := c.acked.Load(); was == nil {
 		c.acked.Store(&producer{r.ProducerID, r.ProducerEpoch})
+	} else if was.id != r.ProducerID || was.epoch != r.ProducerEpoch {
+		c.mixed.Store(true)
 	}
 	c.release()
 }

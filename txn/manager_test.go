@@ -64,6 +64,28 @@ func TestATransactionOfTwoEpochsIsNotCommitted(t *testing.T) {
 	require.Equal(t, []string{"b"}, e.read(e.out))
 }
 
+// The record of the old epoch may be the last one that is acknowledged: its broker is slow, and it was sent before.
+func TestAnOldEpochThatIsAcknowledgedLateIsNotCommitted(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	e.produce(m, "a")
+	c := m.clients[0]
+	require.Eventually(t, func() bool { return c.acked.Load() != nil }, 10*time.Second, time.Millisecond)
+	by := c.acked.Load()
+	c.pending.Add(1)
+	c.answered(&kgo.Record{ProducerID: by.id, ProducerEpoch: by.epoch - 1}, nil)
+	require.NoError(t, m.Seal(e.ctx, 1))
+	offsets := e.tap.Watch(nil, kmsg.TxnOffsetCommit)
+	err := m.Commit(e.ctx, e.commitOf(1, 30, "handle-1"))
+	require.ErrorContains(t, err, "within the transaction")
+	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
+	require.Zero(t, offsets.Hits())
+	require.NoError(t, m.Abort(e.ctx))
+	require.NoError(t, m.Init(e.ctx))
+	require.NoError(t, e.checkpoint(m, 2, "b"))
+	require.Equal(t, []string{"b"}, e.read(e.out))
+}
+
 func TestMarkerWhenThereIsNoOutput(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()

@@ -41,9 +41,9 @@ func (m *Manager) sendOffsets(j *job, c *client, piece int) Event {
 	if req.ProducerID, req.ProducerEpoch, err = c.cl.ProducerID(j.ctx); err != nil {
 		return Event{Kind: EvOffsets, Answer: j.answerLost(err)}
 	}
-	if was, is := c.acked.Load(), (producer{req.ProducerID, req.ProducerEpoch}); was != nil && *was != is {
-		return Event{Kind: EvOffsets, Answer: j.answerLost(fmt.Errorf("the broker has forgotten producer %d: its epoch has changed from %d to %d within the transaction, of which a part is aborted by that",
-			was.id, was.epoch, is.epoch))}
+	if was, is := c.acked.Load(), (producer{req.ProducerID, req.ProducerEpoch}); c.mixed.Load() || was != nil && *was != is {
+		return Event{Kind: EvOffsets, Answer: j.answerLost(fmt.Errorf("the broker has forgotten producer %d: its epoch has changed to %d within the transaction, of which a part is aborted by that",
+			was.id, is.epoch))}
 	}
 	failpoint.Hit(failpoint.OffsetsBefore)
 	resp, err := req.RequestWith(j.ctx, c.cl)
