@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -26,6 +28,7 @@ type client struct {
 	produced atomic.Int64
 	failed   atomic.Int64
 	first    atomic.Pointer[failure]
+	bad      chan struct{}            // closed when there is a first
 	acked    atomic.Pointer[producer] // of the first record that was acknowledged
 	mixed    atomic.Bool              // another one was acknowledged as another
 	drained  chan struct{}            // closed when pending reaches 0
@@ -46,7 +49,7 @@ type producer struct {
 }
 
 func newClient(slot int, id string, cl *kgo.Client, l *limits) *client {
-	c := &client{slot: slot, id: id, cl: cl, limits: l}
+	c := &client{slot: slot, id: id, cl: cl, limits: l, bad: make(chan struct{})}
 	c.promise = c.answered
 	return c
 }
@@ -57,6 +60,7 @@ func (c *client) reset() {
 	c.produced.Store(0)
 	c.failed.Store(0)
 	c.first.Store(nil)
+	c.bad = make(chan struct{})
 	c.acked.Store(nil)
 	c.mixed.Store(false)
 	c.hold()
@@ -80,8 +84,10 @@ func (c *client) letGo() {
 // answered is the promise of every record.
 func (c *client) answered(r *kgo.Record, err error) {
 	if err != nil {
-		noteFailure(&c.first, r, err)
 		c.failed.Add(1)
+		if noteFailure(&c.first, r, err) {
+			close(c.bad)
+		}
 	} else if was := c.acked.Load(); was == nil {
 		c.acked.Store(&producer{r.ProducerID, r.ProducerEpoch})
 	} else if was.id != r.ProducerID || was.epoch != r.ProducerEpoch {
@@ -95,6 +101,25 @@ func (c *client) release() {
 	if c.pending.Add(-1) == 0 {
 		close(c.drained)
 	}
+}
+
+// untilFailed gives ctx an end soon after the first record that failed. What it returns ends the goroutine that looks for it.
+func (c *client) untilFailed(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		select {
+		case <-c.bad:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(batchGrace):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { cancel(); looking.Wait() }
 }
 
 // wait waits until every promise was called. The token must have been given back.

@@ -217,21 +217,24 @@ func (m *Manager) produceMarker(j *job, c *client) bool {
 	return false
 }
 
-// flush waits for every promise of the transaction.
+// flush waits for every promise of the transaction. When a record has failed, the transaction is aborted whatever becomes of the
+// others, which may wait for a broker for long.
 func (m *Manager) flush(j *job, c *client) Event {
 	start := time.Now()
 	m.sealed.Store(true)
 	m.setGate(nil)
 	failpoint.Hit(failpoint.FlushBefore)
 	defer tellStall(j.ctx, m.log, c.cl, c.limits)()
-	err := c.cl.Flush(j.ctx)
+	ctx, end := c.untilFailed(j.ctx)
+	defer end()
+	err := c.cl.Flush(ctx)
 	c.letGo()
 	if err == nil {
 		// Flush does not count records that failed before they were buffered; their promises may still be on the way.
-		err = c.wait(j.ctx)
+		err = c.wait(ctx)
 	}
 	if err == nil {
-		err = c.settle(j.ctx)
+		err = c.settle(ctx)
 	}
 	m.stats.Flush += time.Since(start)
 	failpoint.Hit(failpoint.FlushAfter)

@@ -86,6 +86,30 @@ func TestAnOldEpochThatIsAcknowledgedLateIsNotCommitted(t *testing.T) {
 	require.Equal(t, []string{"b"}, e.read(e.out))
 }
 
+// A record that was refused ends the transaction although the others may wait for a broker for long.
+func TestSealDoesNotWaitBehindAFailure(t *testing.T) {
+	e := newEnv(t)
+	m := e.manager()
+	mute := make(chan struct{})
+	stuck := e.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.Produce}, Mute: mute})
+	e.produce(m, "waits")
+	require.Eventually(t, func() bool { return stuck.Hits() > 0 }, 10*time.Second, time.Millisecond)
+	c := m.clients[0]
+	c.pending.Add(1)
+	time.AfterFunc(50*time.Millisecond, func() { c.answered(&kgo.Record{Topic: e.out}, kerr.InvalidRecord) })
+	begun := time.Now()
+	err := m.Seal(e.ctx, 1)
+	require.ErrorIs(t, err, kerr.InvalidRecord)
+	require.Equal(t, fault.BadRecord, fault.CodeOf(err))
+	require.Less(t, time.Since(begun), 15*time.Second, "it waits for the other one")
+	stuck.Remove()
+	close(mute)
+	require.NoError(t, m.Abort(e.ctx))
+	require.NoError(t, m.Init(e.ctx))
+	require.NoError(t, e.checkpoint(m, 2, "b"))
+	require.Equal(t, []string{"b"}, e.read(e.out))
+}
+
 func TestMarkerWhenThereIsNoOutput(t *testing.T) {
 	e := newEnv(t)
 	m := e.manager()
