@@ -81,6 +81,12 @@ func (g *guards) Visit(node *ast.Node) {
 			sortBy(node, n)
 		case n.Name == "flatten" && len(n.Arguments) == 1 && open(n.Arguments[0]):
 			n.Arguments[0] = call("$flat", n.Arguments[0])
+		case n.Name == "min" || n.Name == "max" || n.Name == "mean" || n.Name == "median": // they look into lists in lists
+			for i, arg := range n.Arguments {
+				if open(arg) && !taken(arg) {
+					n.Arguments[i] = call("$flat", arg)
+				}
+			}
 		case n.Name == "get" && len(n.Arguments) == 2:
 			n.Arguments[1] = indexed(n.Arguments[1])
 		}

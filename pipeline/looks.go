@@ -159,7 +159,23 @@ func sizeWithin(v any, bytes, left int) int {
 	return left
 }
 
-// flat refuses what flatten would need far more room for than the evaluator allows its result, see maxParts.
+// taken says that a node is a part of the record, so it shares no parts, or of what a predicate gets, which is counted there.
+func taken(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.MemberNode:
+		return taken(n.Node)
+	case *ast.ChainNode:
+		return taken(n.Node)
+	case *ast.IdentifierNode:
+		return slices.Contains(variables, n.Value)
+	case *ast.PointerNode:
+		return true
+	}
+	return false
+}
+
+// flat refuses what flatten would need far more room for than the evaluator allows its result, see maxParts, and what min and
+// its like would look into for longer.
 func flat(args ...any) (any, error) {
 	if flatWithin(args[0], 2*memoryBudget) < 0 {
 		return nil, errTooManyParts
