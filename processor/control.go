@@ -122,6 +122,7 @@ type control struct {
 
 	passed   int       // of the reading: records that were passed over since passedAt, see passOver
 	passedAt time.Time // of the reading
+	deniedAt time.Time // of the reading: when it was last told that the topic may not be read
 }
 
 // requests are the newest commands that were begun, by the hash of their ids.
@@ -233,7 +234,13 @@ func (c *control) run() {
 
 // failed goes on at the end where the position is gone: the topic was deleted and made again, or trimmed. The client forgets
 // the topic first, as it would go on asking for the one that it knows by id, which is gone.
+//
+// That the topic may not be read is for an administrator, and nothing else shows it: who may write to it learns its end.
 func (c *control) failed(topic string, err error) {
+	if kafka.IsDenied(err) && time.Since(c.deniedAt) > passedPause {
+		c.deniedAt = time.Now()
+		c.s.log.Warn("commands to all instances do not reach this one: it may not read the control topic", "topic", topic, "error", err)
+	}
 	c.s.log.Debug("the control topic cannot be read", "topic", topic, "error", err)
 	at, err := c.end(c.ctx)
 	if err != nil {

@@ -237,6 +237,7 @@ type sender struct {
 	got         map[string]Reply     // by instance
 	partitions  map[string][]string  // of replies, as far as they have come
 	gone        map[string]time.Time // members that have left without a reply, and since when
+	denied      error                // why the replies cannot be read
 }
 
 // send finds the end of the topic, from which replies are read, and writes the command.
@@ -281,6 +282,11 @@ func (s *sender) collect(ctx context.Context) {
 			var rec controlRecord
 			if len(r.Value) <= maxControlRecord && json.Unmarshal(r.Value, &rec) == nil && rec.Version == controlVersion && rec.Request == s.request && rec.Reply != nil {
 				s.take(*rec.Reply, rec.More)
+			}
+		})
+		fetches.EachError(func(_ string, _ int32, err error) {
+			if kafka.IsDenied(err) {
+				s.denied = err
 			}
 		})
 		if time.Since(looked) >= memberPoll {
@@ -356,6 +362,9 @@ func (s *sender) outcome(ctx context.Context) Outcome {
 			why = "it has left the group without a reply"
 		}
 		out.Problems, out.pending = append(out.Problems, fmt.Sprintf("%s (%s): %s", m.instance, m.host, why)), true
+	}
+	if s.denied != nil && len(out.Problems) > 0 {
+		out.Problems = append(out.Problems, fmt.Sprintf("replies cannot be read here, whatever the instances did: topic %s: %v", ControlTopic(s.application), s.denied))
 	}
 	if s.cmd.Command == SavepointCommand || s.cmd.Savepoint {
 		problems, err := s.uncovered(ctx)

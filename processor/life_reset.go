@@ -69,7 +69,7 @@ func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
 		return err
 	}
 	if foreign {
-		r.cfg.Logger.Warn(fmt.Sprintf("the life of the application is not kept, since the group %s is somebody else's: an instance that sleeps since before the reset may go on when it wakes up", lifeGroup(r.Application)))
+		r.note(fmt.Sprintf("the life of the application is not kept, since the group %s is somebody else's: an instance that sleeps since before the reset may go on when it wakes up", lifeGroup(r.Application)), nil)
 		return nil
 	}
 	note := lifeNote + strconv.FormatUint(lifeAfter(LifeOf(committed), kept, time.Now()), 10)
@@ -80,7 +80,7 @@ func (r *Reset) keepLife(ctx context.Context, cl *kgo.Client) error {
 			return nil
 		}
 		if kafka.IsDenied(err) {
-			r.cfg.Logger.Warn(fmt.Sprintf("the life of the application cannot be kept in group %s: an instance that sleeps since before the reset may go on when it wakes up", lifeGroup(r.Application)), "error", err)
+			r.note(fmt.Sprintf("the life of the application cannot be kept in group %s, an instance that sleeps since before the reset may go on when it wakes up", lifeGroup(r.Application)), err)
 			return nil
 		}
 		if !errors.Is(err, kerr.UnknownTopicOrPartition) {

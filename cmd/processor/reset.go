@@ -50,7 +50,9 @@ It is refused while the group has members. It shows what will be deleted, and as
 		}
 		if !output.json {
 			printReset(cmd.OutOrStdout(), r)
+			printNotes(cmd.OutOrStdout(), r.Notes)
 		}
+		planned := len(r.Notes)
 		if r.Empty() {
 			if output.json {
 				return writeJSON(cmd.OutOrStdout(), r)
@@ -67,9 +69,16 @@ It is refused while the group has members. It shows what will be deleted, and as
 			return writeJSON(cmd.OutOrStdout(), r)
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "deleted")
+		printNotes(cmd.OutOrStdout(), r.Notes[planned:])
 		return nil
 	}
 	return cmd
+}
+
+func printNotes(out io.Writer, notes []string) {
+	for _, n := range notes {
+		fmt.Fprintln(out, n)
+	}
 }
 
 func printReset(out io.Writer, r *processor.Reset) {
