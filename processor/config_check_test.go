@@ -166,6 +166,8 @@ func TestWhatHasLessEffectAndWhichDefaultsHaveNone(t *testing.T) {
 	require.Equal(t, []string{"state.backend.local-recovery true: state.backend memory keeps no local copy"}, Idle(c))
 	c.NoLocalRecovery = true
 	require.Empty(t, Idle(c))
+	require.Equal(t, []string{"state.backend.local-recovery true: checkpointing.interval disabled keeps no local copy"}, Idle(Config{DisabledCheckpoints: true}))
+	require.Empty(t, Idle(Config{DisabledCheckpoints: true, NoLocalRecovery: true}))
 }
 
 func TestIgnoredWithoutCheckpoints(t *testing.T) {

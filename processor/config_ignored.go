@@ -80,10 +80,15 @@ func Limited(c Config) []string {
 		countOf(c.TolerableFailures), rules.Duration(c.TransactionTimeout), cure)}
 }
 
-// Idle names the defaults that have no effect with the chosen backend: nobody need have asked for them.
+// Idle names the defaults that have no effect with the chosen backend and mode: nobody need have asked for them.
 func Idle(c Config) []string {
-	if c.Backend == Memory && !c.NoLocalRecovery {
+	switch {
+	case c.NoLocalRecovery:
+		return nil
+	case c.Backend == Memory:
 		return []string{"state.backend.local-recovery true: state.backend memory keeps no local copy"}
+	case c.DisabledCheckpoints:
+		return []string{"state.backend.local-recovery true: checkpointing.interval disabled keeps no local copy"}
 	}
 	return nil
 }
