@@ -35,13 +35,15 @@ func settingsOf(s *Service) Service {
 }
 
 func TestTheFilesInTheDocumentationAreValid(t *testing.T) {
-	page, err := os.ReadFile("../docs/service-file.md")
-	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?s)```yaml\n(application:.*?)```").FindAllSubmatch(page, -1)
-	require.Len(t, blocks, 2)
-	for _, b := range blocks {
-		ps := &Problems{}
-		Parse("service-file.md", b[1], nil, nil, ps)
-		require.NoError(t, ps.Err(), string(b[1]))
+	for name, files := range map[string]int{"../README.md": 1, "../docs/service-file.md": 2} {
+		page, err := os.ReadFile(name)
+		require.NoError(t, err)
+		blocks := regexp.MustCompile("(?s)```yaml\n(application:.*?)```").FindAllSubmatch(page, -1)
+		require.Len(t, blocks, files, name)
+		for _, b := range blocks {
+			ps := &Problems{}
+			Parse(filepath.Base(name), b[1], nil, nil, ps)
+			require.NoError(t, ps.Err(), string(b[1]))
+		}
 	}
 }

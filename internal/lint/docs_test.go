@@ -97,6 +97,38 @@ func TestTheTestsInTheDocumentationExist(t *testing.T) {
 	}, missing("`TestNoPackage`\n`internal/lint`: `TestThatIsNot`, `TestSizes`, `TestThe…`, `TestSizes/one`, `TestNothingThatBeginsSo…`, `go test`", tests))
 }
 
+// Every exit code that the program can give an error has its row in the documentation, and no other one has.
+func TestEveryExitCodeIsDocumented(t *testing.T) {
+	have := map[string]string{}
+	sources(t, func(file string, _ *token.FileSet, f *ast.File) {
+		if file != "internal/fault/fault.go" {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			v, ok := n.(*ast.ValueSpec)
+			if !ok || len(v.Values) != 1 {
+				return true
+			}
+			if typ, ok := v.Type.(*ast.Ident); ok && typ.Name == "Code" {
+				have[v.Values[0].(*ast.BasicLit).Value] = v.Names[0].Name
+			}
+			return true
+		})
+	})
+	require.Greater(t, len(have), 15)
+	documented := rowsOf(page(t, "exit-codes.md"), `^[0-9]+$`)
+	for code, name := range have {
+		if _, ok := documented[code]; !ok {
+			t.Errorf("docs/exit-codes.md: %s, %s, has no row", code, name)
+		}
+	}
+	for code := range documented {
+		if _, ok := have[code]; !ok && code != "130" { // of what a signal has ended
+			t.Errorf("docs/exit-codes.md: no error has %s", code)
+		}
+	}
+}
+
 // rowsOf gives what a pattern finds in the first cells of the tables of a page, and whether the line names a test.
 func rowsOf(page, first string) map[string]bool {
 	rows, keys := map[string]bool{}, regexp.MustCompile(first)
