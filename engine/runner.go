@@ -266,7 +266,7 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 			}
 			again = time.After(othersPoll)
 		}
-		if asg.Epoch > 0 && !told && !waits && r.lis.StandingBy != nil {
+		if asg.Epoch > 0 && len(asg.Partitions) == 0 && !told && r.lis.StandingBy != nil {
 			told = true
 			r.lis.StandingBy()
 		}

@@ -184,8 +184,12 @@ func (o *operations) readyToStandBy(st engine.Status) (string, bool) {
 		return "joining the group " + o.s.plan.Application, false
 	case len(asg.Partitions) > 0 && !o.s.plan.HasExchange():
 		return "partitions are assigned, processing has not begun", false
-	case st.Cause != nil && len(asg.Partitions) > 0:
-		return fmt.Sprintf("after a failed attempt: %v", st.Cause), false
+	case len(asg.Partitions) > 0:
+		what := fmt.Sprintf("the partitions that this instance has not got: it needs all, and has %d of them", len(asg.Partitions))
+		if st.Cause != nil {
+			what += fmt.Sprintf(" (the attempt before that failed: %v)", st.Cause)
+		}
+		return what, false
 	}
 	return "standing by: other members of the group have the partitions", true
 }

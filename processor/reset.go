@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/kafka"
 	"github.com/millweir/millweir/snapshot"
@@ -34,6 +35,8 @@ type Reset struct {
 	Files          int      `json:"checkpoint_files"`
 	Bytes          int64    `json:"checkpoint_bytes"`
 	Foreign        []string `json:"foreign_files"`
+	// Elsewhere: the committed offsets name checkpoints, and CheckpointsDir is not the directory that has them. They stay.
+	Elsewhere bool `json:"checkpoints_elsewhere"`
 	// Local are the directories with local copies of the state. Those of other machines are not seen; they are not taken for
 	// anything once the checkpoints are gone.
 	Local []string `json:"local_dirs"`
@@ -42,7 +45,8 @@ type Reset struct {
 
 	cfg      Config
 	holdings snapshot.Holdings
-	mark     string // of what the application's group has committed
+	stores   []string // which have the checkpoints that the committed offsets name
+	mark     string   // of what the application's group has committed
 }
 
 // Empty reports that there is nothing to delete.
@@ -129,6 +133,7 @@ func (r *Reset) lookAtKafka(ctx context.Context, cl *kgo.Client) error {
 		}
 		if g == r.Application {
 			r.mark = markOf(offsets)
+			r.stores = storesOf(offsets)
 			if err := refuseEnds(g, offsets); err != nil && allEnds(offsets) { // of a mixture only a reset is the cure
 				return err
 			}
@@ -160,7 +165,15 @@ func (r *Reset) lookAtCheckpoints(ctx context.Context, cl *kgo.Client) error {
 	if err != nil {
 		return kafka.Classify(err, "read the id of the cluster")
 	}
+	r.Elsewhere = len(r.stores) > 0
 	return r.withStorage(func(st snapshot.Storage) (err error) {
+		id, err := snapshot.ReadStoreID(ctx, st)
+		switch {
+		case err == nil:
+			r.Elsewhere = slices.ContainsFunc(r.stores, func(s string) bool { return s != id })
+		case !errors.Is(err, fs.ErrNotExist): // it cannot be told, and a reset is a cure for what is damaged
+			r.Elsewhere = false
+		}
 		if err := snapshot.RefuseOtherClusters(ctx, st, r.Application, meta.Cluster); err != nil {
 			return err
 		}
@@ -168,6 +181,17 @@ func (r *Reset) lookAtCheckpoints(ctx context.Context, cl *kgo.Client) error {
 		r.Files, r.Bytes, r.Foreign = r.holdings.Files, r.holdings.Bytes, append(r.Foreign, r.holdings.Foreign...)
 		return err
 	})
+}
+
+// storesOf gives the identities of the checkpoint directories in which the state of the positions is.
+func storesOf(committed map[element.TopicPartition]kafka.Committed) (ids []string) {
+	for _, tp := range inOrder(committed) {
+		h, err := snapshot.ParseHandle(committed[tp].Metadata)
+		if err == nil && h.Kind == snapshot.HandleCheckpoint && !slices.Contains(ids, h.StoreID) {
+			ids = append(ids, h.StoreID)
+		}
+	}
+	return ids
 }
 
 // withStorage opens the checkpoint directory, if there is one.

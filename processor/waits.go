@@ -86,9 +86,6 @@ func (o *operations) waitsFor(ctx context.Context) string {
 		if what, ready := o.readyToStandBy(st); !ready {
 			return what
 		}
-		if n := len(asg.Partitions); n > 0 {
-			return fmt.Sprintf("the partitions that it has not got: it needs all, and has %d of them", n)
-		}
 	}
 	return ""
 }

@@ -186,6 +186,11 @@ func (s *site) resets() {
 	for _, want := range []string{"group        totals", "offsets of 1 partition", "topic        totals-control", "in " + s.path("checkpoints"), "local-state"} {
 		require.Contains(s.t, stdout, want)
 	}
+	require.NotContains(s.t, stdout, "  stays")
+	for _, dir := range []string{s.path("nowhere"), s.t.TempDir()} {
+		_, stdout, _ = cli(s.t, "reset", s.file, "--set", "data-dir="+s.path("a"), "--set", "state.checkpoints.dir="+dir)
+		require.Contains(s.t, stdout, "those checkpoints are not in "+dir+". Are data-dir and state.checkpoints.dir those of the service")
+	}
 	code, _, stderr = cli(s.t, "reset", s.file, "--set", "data-dir="+s.path("a"), "--yes")
 	require.Zero(s.t, code, stderr)
 	code, stdout, stderr = cli(s.t, "reset", s.file, "--set", "data-dir="+s.path("a"), "--yes")

@@ -67,6 +67,8 @@ func wayBack(err error, file string, f *runFlags) error {
 		return fmt.Errorf("%w; nothing was overwritten: put the file back from a backup", err)
 	case damage.Kind == snapshot.KindAnnouncement:
 		return fmt.Errorf("%w; nothing was overwritten: put the file back from a backup, or delete it: the instance writes it anew when it starts", err)
+	case len(f.start.from) > 0: // either may be what is damaged
+		return fmt.Errorf("%w; nothing was overwritten: `processor savepoint inspect %s` names all damage of the savepoint, `processor checkpoints verify %s` that of the checkpoints, if there are any; start from another savepoint", err, quoted(f.start.from[0]), look)
 	case f.recover:
 		return fmt.Errorf("%w; nothing was overwritten: `processor checkpoints verify %s` names all damage", err, look)
 	}

@@ -21,6 +21,11 @@ func TestACureNamesWhatWasSet(t *testing.T) {
 	f.embedded, f.embeddedPort = true, 0
 	require.Contains(t, wayBack(&snapshot.CorruptError{}, "t.yaml", f).Error(), "`processor run "+with+" --embedded --embedded-port 0 --recover-from-store`")
 
+	f.start.from = []string{"sp/savepoint-t-7-1"}
+	text = wayBack(&snapshot.CorruptError{}, "t.yaml", f).Error()
+	require.Contains(t, text, "`processor savepoint inspect sp/savepoint-t-7-1`")
+	require.NotContains(t, text, "--recover-from-store")
+
 	other := &snapshot.RefusedError{Refusals: []snapshot.Refusal{{Reason: snapshot.ReasonOtherLineage, Message: "other"}}}
 	text = f.start.wayOn(other, "t.yaml", f.set).Error()
 	require.Contains(t, text, "`processor run t.yaml --set 'data-dir=/var/lib/my totals' --set admin.token=… --set application=NAME --from …`")

@@ -99,6 +99,9 @@ func printReset(out io.Writer, r *processor.Reset) {
 	if r.Files > 0 {
 		fmt.Fprintf(out, "  checkpoints  %s of %s in %s\n", counted(r.Files, "file"), bytesText(r.Bytes), r.CheckpointsDir)
 	}
+	if r.Elsewhere {
+		fmt.Fprintf(out, "  stays        what the committed offsets name: those checkpoints are not in %s. Are data-dir and state.checkpoints.dir those of the service (--set)? A start in the directory that has them is refused\n", r.CheckpointsDir)
+	}
 	for _, d := range r.Local {
 		fmt.Fprintf(out, "  local state  %s\n", d)
 	}

@@ -166,9 +166,31 @@ func topicsOf(p *topology.Plan) []embedded.Topic {
 	return topics
 }
 
+// read reads a service file. A pipe that nobody writes to holds it up for ever, whatever the signals; it is left behind then.
+func read(ctx context.Context, file string, set []string) (*config.Service, *config.Problems, error) {
+	type loaded struct {
+		svc      *config.Service
+		problems *config.Problems
+	}
+	done := make(chan loaded, 1)
+	go func() {
+		svc, problems := config.Load(file, set, os.Environ())
+		done <- loaded{svc, problems}
+	}()
+	select {
+	case l := <-done:
+		return l.svc, l.problems, nil
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("read %s: %w", file, ctx.Err())
+	}
+}
+
 // load reads a service file; its mistakes go to stderr, one per line, and the error sums them up.
 func load(cmd *cobra.Command, file string, set []string) (*config.Service, error) {
-	svc, problems := config.Load(file, set, os.Environ())
+	svc, problems, err := read(cmd.Context(), file, set)
+	if err != nil {
+		return nil, err
+	}
 	all := problems.All()
 	for _, p := range all {
 		fmt.Fprintln(cmd.ErrOrStderr(), p)

@@ -2,11 +2,9 @@ package main
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
-	"github.com/millweir/millweir/config"
 	"github.com/millweir/millweir/internal/fault"
 )
 
@@ -59,7 +57,10 @@ type mistake struct {
 }
 
 func validateJSON(cmd *cobra.Command, file string, set []string) error {
-	_, problems := config.Load(file, set, os.Environ())
+	_, problems, err := read(cmd.Context(), file, set)
+	if err != nil {
+		return err
+	}
 	list := []mistake{}
 	for _, p := range problems.All() {
 		list = append(list, mistake{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
