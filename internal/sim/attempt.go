@@ -46,7 +46,9 @@ type attempt struct {
 	given     []*pending // given up, and their files are not gone yet
 	room      []waiting  // for that
 	merging   bool
-	round     []mergeResult // of the round of housekeeping that runs
+	late      *snapshot.RootRef    // committed meanwhile: there is another round for it
+	startID   element.CheckpointID // of what is merged at the start
+	round     []mergeResult        // of the round of housekeeping that runs
 	full      map[element.TaskID]snapshot.RunRef
 
 	events  []event
@@ -139,9 +141,13 @@ func (a *attempt) open() {
 	for _, t := range a.tasks {
 		a.follow(t)
 	}
+	if a.p.w.later != nil && len(a.due()) > 0 {
+		a.lastID++
+		a.startID = a.lastID
+	}
 	a.co = checkpoint.New(checkpoint.Config{
 		Interval: a.p.w.interval, First: a.p.w.interval / 2, Timeout: checkpointTimeout,
-		MaxConcurrent: a.p.w.concurrent, TolerableFailures: a.p.w.tolerable, TransactionTimeout: transactionLimit,
+		MinPause: a.p.w.minPause(), MaxConcurrent: a.p.w.concurrent, TolerableFailures: a.p.w.tolerable, TransactionTimeout: transactionLimit,
 	}, a.lastID)
 }
 
@@ -203,6 +209,7 @@ func (a *attempt) startTasks() error {
 	a.ready = true
 	a.wakeLoop()
 	a.quietLater()
+	a.mergeAtStart()
 	return nil
 }
 
@@ -244,11 +251,17 @@ func (a *attempt) finish() {
 		return
 	}
 	a.running = -1 // once
-	a.p.mgr.drive(txn.Event{Kind: txn.EvAbort}, job{}, func(error) {
+	over := func(err error) {
+		a.p.untidy = err != nil || !errors.Is(a.err, errStandBy) && !errors.Is(a.err, errRedrawn)
 		a.leaveMerges()
 		a.keepStates()
 		a.p.ended(a.err, errors.Is(a.err, errStopped))
-	})
+	}
+	if a.p.w.cfg.Bug == AbortForgotten {
+		over(nil)
+		return
+	}
+	a.p.mgr.drive(txn.Event{Kind: txn.EvAbort}, job{}, over)
 }
 
 // keepStates leaves the states to the next attempt, rolled back to the last commit that is sure.

@@ -40,6 +40,7 @@ const (
 	EndUnheard              // nobody brings a subtask the checkpoints when all of its inputs have ended
 	CleanUnread             // what failed goes by what the process remembers, before the offsets are read
 	DiscardPermitted        // the files of a checkpoint whose commit has begun go at the end of the attempt
+	AbortForgotten          // an attempt that ends leaves its transaction open, and so does who stands by
 	NumBugs
 )
 
@@ -54,7 +55,7 @@ var bugNames = [...]string{
 	AbandonIgnoresFlush: "abandon-ignores-flush", InFlightTwice: "in-flight-twice", RescaleKeepsAll: "rescale-keeps-all",
 	FrozenUnaware: "frozen-unaware", RecordingNotClosed: "recording-not-closed", ReplayLate: "replay-late",
 	ReplayUncaptured: "replay-uncaptured", EndForestalled: "end-forestalled", EndUnheard: "end-unheard",
-	CleanUnread: "clean-unread", DiscardPermitted: "discard-permitted",
+	CleanUnread: "clean-unread", DiscardPermitted: "discard-permitted", AbortForgotten: "abort-forgotten",
 }
 
 // String names the bug as SIM_BUG takes it.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millweir/millweir/snapshot"
 )
@@ -199,6 +200,30 @@ func (c *checker) completed(a *attempt, p *pending) {
 		}
 	}
 }
+
+// timedOut is called when a transaction has timed out: I9. Its process lives and has had time enough without a fault to end
+// it, and every reader of the outputs has waited for this.
+func (c *checker) timedOut(id string) {
+	w := c.w
+	if !w.tidies() || !w.healed || w.now < w.counts.HealedAt+timeToTidy {
+		return
+	}
+	lives := false
+	for _, p := range w.procs {
+		if p.name != ownerOf(id) {
+			continue
+		}
+		if lives = true; p.pausedUntil > w.counts.HealedAt {
+			return
+		}
+	}
+	if lives {
+		w.violation("I9", "the transaction of %s is forgotten: it was left to time out", id)
+	}
+}
+
+// timeToTidy is how long it may take after the faults until nothing is open that nobody works on.
+const timeToTidy = 100 * time.Millisecond
 
 // atEnd checks what must hold when everything is processed: I1 in full and I9.
 func (c *checker) atEnd() {

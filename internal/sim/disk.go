@@ -31,10 +31,16 @@ type file struct {
 type disk struct {
 	w      *world
 	files  map[string]*file
-	ghosts []*file // deleted, and the deletion is not durable
+	ghosts []ghost // deleted, and the deletion is not durable
 	// full and broken count the writes and fsyncs that are still to fail.
 	full, broken int
 	slow         int // operations that still take long
+}
+
+// ghost is a file that the machine of an instance has deleted.
+type ghost struct {
+	*file
+	by string
 }
 
 // storeID is the content of the file that names the directory; real ones are random.
@@ -55,7 +61,8 @@ func (d *disk) heal() { d.full, d.broken, d.slow = 0, 0, 0 }
 type diskOp struct {
 	kind kind // kFsync, kLink, kSyncDir, kDelete
 	f    *file
-	sure bool // of kDelete: the directory is synced before the next step
+	by   string // the instance whose machine does it
+	sure bool   // of kDelete: the directory is synced before the next step
 }
 
 // do executes a step. An error of fsync or of the directory's takes the file back, as the real storage does.
@@ -81,30 +88,30 @@ func (d *disk) do(op diskOp) error {
 		if d.broken > 0 {
 			d.broken--
 			d.w.tracef(nil, "  disk: sync of the directory of %s fails", op.f.name)
-			d.remove(op.f)
+			d.remove(op.f, op.by)
 			return fmt.Errorf("sync directory of %s: %w", op.f.name, syscall.EIO)
 		}
 		op.f.named = true
-		d.ghosts = slices.DeleteFunc(d.ghosts, func(g *file) bool { return g.owner == op.f.owner })
+		d.forget(func(g ghost) bool { return g.by == op.by && dirOf(g.name) == dirOf(op.f.name) })
 	case kDelete:
-		d.remove(op.f)
+		d.remove(op.f, op.by)
 		if op.sure {
-			d.forget(func(g *file) bool { return g == op.f })
+			d.forget(func(g ghost) bool { return g.file == op.f })
 		}
 	}
 	return nil
 }
 
 // forget makes removals durable.
-func (d *disk) forget(which func(*file) bool) { d.ghosts = slices.DeleteFunc(d.ghosts, which) }
+func (d *disk) forget(which func(ghost) bool) { d.ghosts = slices.DeleteFunc(d.ghosts, which) }
 
-func (d *disk) remove(f *file) {
+func (d *disk) remove(f *file, by string) {
 	if d.files[f.name] != f {
 		return
 	}
 	delete(d.files, f.name)
 	if f.named {
-		d.ghosts = append(d.ghosts, f)
+		d.ghosts = append(d.ghosts, ghost{f, by})
 	}
 	d.w.check.fileGone(f.name)
 }
@@ -136,10 +143,10 @@ func (d *disk) crash(owner string, keep float64) {
 	d.ghosts = nil
 	for _, g := range ghosts {
 		switch {
-		case g.owner != owner:
+		case g.by != owner:
 			d.ghosts = append(d.ghosts, g)
 		case d.files[g.name] == nil && lost(): // the deletion is lost: the file is back
-			d.files[g.name] = g
+			d.files[g.name] = g.file
 		}
 	}
 }
@@ -188,7 +195,7 @@ func (v *view) Put(_ context.Context, name string, write func(io.Writer) error) 
 		return snapshot.FileInfo{}, err
 	}
 	f := &file{name: name, data: buf.Bytes(), owner: v.owner, at: v.d.w.now}
-	v.staged = append(v.staged, diskOp{kind: kFsync, f: f}, diskOp{kind: kLink, f: f}, diskOp{kind: kSyncDir, f: f})
+	v.staged = append(v.staged, diskOp{kind: kFsync, f: f, by: v.owner}, diskOp{kind: kLink, f: f, by: v.owner}, diskOp{kind: kSyncDir, f: f, by: v.owner})
 	return snapshot.FileInfo{Name: name, Length: int64(len(f.data))}, nil
 }
 
@@ -249,21 +256,21 @@ func (v *view) Delete(_ context.Context, name string) error {
 		return &fs.PathError{Op: "remove", Path: name, Err: fs.ErrNotExist}
 	}
 	if v.fiber != nil {
-		v.d.remove(f)
+		v.d.remove(f, v.owner)
 		v.d.w.counts.Deleted++
 		if f.owner != v.owner {
 			v.d.w.counts.DeletedOfGone++
 		}
 		return nil
 	}
-	v.staged = append(v.staged, diskOp{kind: kDelete, f: f})
+	v.staged = append(v.staged, diskOp{kind: kDelete, f: f, by: v.owner})
 	v.d.w.counts.Deleted++
 	return nil
 }
 
 // SyncDir makes removals durable, those that are staged as soon as they are carried out.
 func (v *view) SyncDir(_ context.Context, prefix string) error {
-	v.d.forget(func(g *file) bool { return strings.HasPrefix(g.name, prefix) })
+	v.d.forget(func(g ghost) bool { return g.by == v.owner && strings.HasPrefix(g.name, prefix) })
 	for i := range v.staged {
 		op := &v.staged[i]
 		op.sure = op.sure || op.kind == kDelete && strings.HasPrefix(op.f.name, prefix)

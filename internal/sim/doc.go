@@ -31,7 +31,8 @@
 // look at its notices and what it takes then, and between the parts of an unaligned snapshot; in some runs reading and
 // cleaning the directory are cut into single accesses, one directory or file each. In one of six runs cleaners stand still
 // between two of these, alone or with their process, while others die, come back under new names, take over and clean;
-// some inputs are quiet there. Between any two steps a process can stop or die, alone or with
+// some inputs are quiet there. Now and then a checkpoint has the whole state of tasks in place of their chains, min-pause
+// holds, chains are merged at the start of an attempt, and who stands by ends what is open under its ids. Between any two steps a process can stop or die, alone or with
 // the power of its machine. After the faults everything is healed, and the run has to come to rest.
 //
 // Invariants, checked from outside by the checker:
@@ -46,7 +47,8 @@
 //	I7  Every committed handle opens and verifies at all times: after every deletion and every loss of power. Committed is
 //	    what a stable read gives, from the decision of the transaction on.
 //	I8  In one generation of the group a partition is committed by one instance only.
-//	I9  In the end no transaction is open and every reader is at the end of the log.
+//	I9  In the end no transaction is open and every reader is at the end of the log. None that began under a process which
+//	    lives is left to time out, where nothing goes wrong any more.
 //	I10 After the faults the run comes to rest within a bound.
 //	I12 Equal seeds give equal traces.
 //	I14 What the driver takes for committed is committed (the one look inside; it is closed while a bug is planted).
@@ -67,5 +69,5 @@
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
 // loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, idle.go, stall.go,
-// task.go (engine); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
+// task.go (engine); later.go (what old seeds go without); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
 package sim

@@ -20,9 +20,16 @@ type mergeResult struct {
 // house removes what nothing needs and merges chains that have grown too long.
 func (a *attempt) house(ref snapshot.RootRef) {
 	if a.merging {
+		if a.p.w.later != nil {
+			a.late = &ref
+		}
 		return
 	}
-	a.merging = true
+	a.roundOf(ref, a.due())
+}
+
+// due lists the tasks whose chains are too long, the longest first.
+func (a *attempt) due() []snapshot.TaskEntry {
 	var due []snapshot.TaskEntry
 	for _, t := range a.tasks {
 		if _, has := a.full[t.id]; !has && len(t.committed.Runs) > maxChain {
@@ -30,6 +37,11 @@ func (a *attempt) house(ref snapshot.RootRef) {
 		}
 	}
 	slices.SortStableFunc(due, func(a, b snapshot.TaskEntry) int { return cmp.Compare(len(b.Runs), len(a.Runs)) })
+	return due
+}
+
+func (a *attempt) roundOf(ref snapshot.RootRef, due []snapshot.TaskEntry) {
+	a.merging = true
 	then := func() { a.cleanGroup(ref.Name, due) }
 	if a.p.w.fine && a.p.w.cfg.Bug != CleanNeeded && a.p.w.cfg.Bug != CleanBlind {
 		a.clean("Clean", func(f *fiber) {

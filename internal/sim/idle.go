@@ -16,7 +16,7 @@ func (p *process) idleLater() {
 		return
 	}
 	p.w.do(p, idleEvery, kTick, func() {
-		if p.attempt == nil && !p.idling && !p.draining && p.fatal == nil && p.member != "" && p.owned() == 0 {
+		if p.attempt == nil && !p.idling && !p.tidying && !p.draining && p.fatal == nil && p.member != "" && p.owned() == 0 {
 			p.houseIdle()
 		}
 		p.idleLater()

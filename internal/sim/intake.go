@@ -291,8 +291,6 @@ func (a *attempt) onJoined(err error) ([]checkpoint.Action, error) {
 	case in.dropped || a.stopIn:
 		a.p.w.counts.JoinsDropped++
 		return nil, a.reconcile()
-	case fault.RecoveryOf(err) == fault.Rejoin: // the offsets moved under it: once more
-		return nil, a.reconcile()
 	case err != nil:
 		return nil, fmt.Errorf("take in %04b: %w", in.parts, err)
 	}

@@ -17,8 +17,9 @@ type pending struct {
 	root    *snapshot.Root
 	ref     snapshot.RootRef
 	offsets []checkpoint.OffsetCommit
-	stopped bool // Cancel came
-	back    bool // Abandon came
+	whole   map[element.TaskID]bool // tasks of which it has the whole state in place of their chains
+	stopped bool                    // Cancel came
+	back    bool                    // Abandon came
 
 	writing   int  // workers that write files
 	permitted bool // the commit has begun
@@ -173,6 +174,11 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return co.Committed(now, e.id), nil
 	case evMerged:
 		a.keepMerged()
+		if late := a.late; late != nil {
+			a.late = nil
+			a.p.w.counts.CleanedLate++
+			a.roundOf(*late, nil)
+		}
 		return nil, nil
 	case evJoined:
 		return a.onJoined(e.err)
@@ -289,6 +295,7 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 	if act.Reason == checkpoint.Revoke {
 		a.p.w.counts.RevokeCheckpoints++
 	}
+	a.renew(a.flights[len(a.flights)-1], act.Tasks)
 	b := gate.Barrier{ID: act.ID}
 	if x := a.p.w.x; x != nil && x.mode == gate.Unaligned && act.Reason != checkpoint.Final && len(act.Savepoint) == 0 {
 		b.Unaligned, b.Timeout = x.timeout == 0, x.timeout > 0

@@ -33,6 +33,8 @@ type process struct {
 	pausedUntil time.Duration
 	draining    bool // asked to stop
 	idling      bool // it stands by and cleans up
+	untidy      bool // transactions under its ids may be open that no attempt has begun since
+	tidying     bool // it stands by and ends them
 
 	parallelism int // of the exchange
 
@@ -75,7 +77,7 @@ type cancelHook struct {
 func (w *world) start(name string, after time.Duration) *process {
 	w.born++
 	p := &process{w: w, number: w.born, name: name, label: name + "." + strconv.Itoa(w.born), inc: element.Incarnation(w.born),
-		view: &view{d: w.disk, owner: name}, kept: map[element.TaskID]*keptState{}, reached: map[element.TaskID]int64{}}
+		view: &view{d: w.disk, owner: name}, untidy: true, kept: map[element.TaskID]*keptState{}, reached: map[element.TaskID]int64{}}
 	if w.x != nil {
 		p.parallelism = parallelisms[(w.x.first+w.born)%len(parallelisms)]
 	}
@@ -190,7 +192,7 @@ func (p *process) status() string {
 func (p *process) next(after time.Duration) {
 	p.w.do(p, after, kWorker, func() {
 		switch {
-		case p.attempt != nil, p.idling:
+		case p.attempt != nil, p.idling, p.tidying:
 		case p.fatal != nil:
 			p.exit(p.fatal)
 		case p.draining:
@@ -198,6 +200,8 @@ func (p *process) next(after time.Duration) {
 		case p.whole():
 			p.changed = false
 			p.newAttempt()
+		case p.untidy && p.w.tidies() && p.w.cfg.Bug != AbortForgotten && p.member != "" && p.member == p.taken:
+			p.tidy()
 		}
 	})
 }

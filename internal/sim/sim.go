@@ -89,7 +89,10 @@ type Counts struct {
 	// Cleaners that stood still within a walk, of these while others emptied a directory.
 	Stalls, StallsOutlasted int
 	IdleCleaned             int // by processes that stood by
-	HealedAt                time.Duration
+	// Transactions that processes which stood by ended as their own; states that a checkpoint had as a whole in place of their
+	// chains; attempts that merged chains at their start; cleanings for what was committed during another one.
+	Tidied, Renewed, MergedAtStart, CleanedLate int
+	HealedAt                                    time.Duration
 }
 
 // Result is the outcome of a run.
@@ -175,6 +178,9 @@ func newWorld(cfg Config) *world {
 			w.interval /= 3 // or there is rarely more than one
 		}
 		w.drawStall()
+		if !cfg.Plain {
+			w.drawLater()
+		}
 	}
 	if s := cfg.script; s != nil {
 		w.concurrent, w.x = max(1, s.concurrent), s.exchange

@@ -37,7 +37,10 @@ func (a *attempt) chainEnd(t *task, p *pending) element.CheckpointID {
 		if o == p {
 			break
 		}
-		if ack, ok := o.acks[t.id]; ok && len(ack.frozen.vals) > 0 {
+		switch ack, ok := o.acks[t.id]; {
+		case ok && o.whole[t.id] && len(ack.frozen.full) == 0:
+			end = 0 // its chain has no run
+		case ok && (o.whole[t.id] || len(ack.frozen.vals) > 0):
 			end = o.name.ID
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"maps"
 	"time"
 
 	"github.com/millweir/millweir/element"
@@ -351,6 +352,7 @@ type state struct {
 type frozen struct {
 	id   element.CheckpointID
 	vals map[byte]int64
+	full map[byte]int64 // the whole state, where that was asked for
 }
 
 func newState() *state { return &state{base: map[byte]int64{}, active: map[byte]int64{}} }
@@ -367,8 +369,15 @@ func (s *state) add(key byte) int64 {
 	return n + 1
 }
 
-func (s *state) freeze(id element.CheckpointID) *frozen {
+func (s *state) freeze(id element.CheckpointID, whole bool) *frozen {
 	f := &frozen{id: id, vals: s.active}
+	if whole {
+		f.full = maps.Clone(s.base)
+		for _, o := range s.frozen {
+			maps.Copy(f.full, o.vals)
+		}
+		maps.Copy(f.full, s.active)
+	}
 	s.frozen = append(s.frozen, f)
 	s.active = map[byte]int64{}
 	return f
@@ -385,16 +394,16 @@ func (s *state) commit(id element.CheckpointID) {
 
 func (s *state) rollback() { s.frozen, s.active = nil, map[byte]int64{} }
 
-// sorted gives the changes as a run has them.
-func (f *frozen) sorted() iter.Seq[snapshot.Entry] {
+// sorted gives values as a run has them.
+func sorted(vals map[byte]int64) iter.Seq[snapshot.Entry] {
 	return func(yield func(snapshot.Entry) bool) {
 		var keys []byte
-		for k := range f.vals {
+		for k := range vals {
 			keys = append(keys, k)
 		}
 		sortBytes(keys)
 		for _, k := range keys {
-			if !yield(snapshot.Entry{Key: []byte{k}, Value: binary.BigEndian.AppendUint64(nil, uint64(f.vals[k]))}) {
+			if !yield(snapshot.Entry{Key: []byte{k}, Value: binary.BigEndian.AppendUint64(nil, uint64(vals[k]))}) {
 				return
 			}
 		}

@@ -78,6 +78,7 @@ func (b *broker) enter(t *txnState, epoch int32) int16 {
 			if t.state == ongoing && t.timer == this {
 				b.w.tracef(nil, "  transaction of %s timed out", t.id)
 				b.w.counts.TimedOut++
+				b.w.check.timedOut(t.id)
 				b.prepare(t, false)
 			}
 		})

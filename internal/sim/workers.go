@@ -105,9 +105,12 @@ func (a *attempt) persist(id element.CheckpointID) {
 			ack.frozen.leak(t.state)
 		}
 		d := snapshot.TaskDelta{
-			Task: t.id, States: t.states(), From: a.chainEnd(t, p), To: id, Len: len(ack.frozen.vals), Entries: ack.frozen.sorted(),
+			Task: t.id, States: t.states(), From: a.chainEnd(t, p), To: id, Len: len(ack.frozen.vals), Entries: sorted(ack.frozen.vals),
 		}
-		d.Full = d.From == 0 && t.rescaled
+		if p.whole[t.id] {
+			d.From, d.Full, d.Len, d.Entries = 0, true, len(ack.frozen.full), sorted(ack.frozen.full)
+		}
+		d.Full = d.Full || d.From == 0 && t.rescaled
 		if len(ack.inflight) > 0 {
 			d.InFlight = a.p.w.x.encodeParcels(ack.inflight)
 		}
@@ -142,7 +145,10 @@ func (a *attempt) writeRoot(id element.CheckpointID) {
 		if !ok || p.starts(t) {
 			continue
 		}
-		runs := a.chainOf(t)
+		var runs []snapshot.RunRef
+		if !p.whole[t.id] {
+			runs = a.chainOf(t)
+		}
 		if run := p.runs[t.id].Run; !run.IsZero() && (a.p.w.cfg.Bug != ChainHole || id%3 != 0) {
 			runs = append(runs, run)
 		}

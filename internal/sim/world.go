@@ -37,6 +37,7 @@ type world struct {
 	x                     *exchange     // nil: the application has none
 	fibers                []*fiber
 	fine                  bool          // calls of the repository that read are cut into steps
+	later                 *later        // nil: what was modelled later is left out, so that the runs of old seeds stay what they were
 	long                  bool          // much time passes
 	stall                 *stall        // nil: cleaners do not stand still longer than others do
 	away                  time.Duration // of a script: how long the next crash keeps an instance away
