@@ -52,7 +52,7 @@ func (f *Fetcher) lookEarly(ctx context.Context, ready []*stream) error {
 		return nil
 	}
 	for _, s := range ready {
-		if s.next >= first[s.TopicPartition].Offset || s.next >= s.end { // what has ended misses nothing
+		if s.Offset >= first[s.TopicPartition].Offset || s.Offset >= s.end { // what has ended misses nothing
 			continue
 		}
 		end, err := kafka.EndOffsets(bounded, f.cl, []element.TopicPartition{s.TopicPartition})
@@ -67,9 +67,13 @@ func (f *Fetcher) lookEarly(ctx context.Context, ready []*stream) error {
 }
 
 // missing goes on behind the gap from a stream's position to first, or gives the error. The new position is told to
-// the receiver, so that it is committed also when no record follows.
+// the receiver, so that it is committed also when no record follows. Where the receiver has not been told of a gap before, and
+// more is gone by now, the position is behind that one.
 func (f *Fetcher) missing(ctx context.Context, s *stream, first, end int64, cause error) error {
-	to := first
+	from, to := s.next, first
+	if s.jump {
+		from = s.Offset
+	}
 	switch f.cfg.OnMissing[s.Topic] {
 	case EarliestOnMissing:
 	case LatestOnMissing:
@@ -79,17 +83,17 @@ func (f *Fetcher) missing(ctx context.Context, s *stream, first, end int64, caus
 		}
 		to = max(first, stable[s.TopicPartition].Offset)
 	default:
-		return gone(s.TopicPartition, s.next, fmt.Sprintf("it has offsets %d to %d: %d records were deleted by retention or by hand before they were read; what is gone cannot be processed: "+
-			"to accept that, let the source go on at the earliest or latest offset (on-missing), or start under another application name; else put the records back", first, end, first-s.next), cause)
+		return gone(s.TopicPartition, from, fmt.Sprintf("it has offsets %d to %d: %d records were deleted by retention or by hand before they were read; what is gone cannot be processed: "+
+			"to accept that, let the source go on at the earliest or latest offset (on-missing), or start under another application name; else put the records back", first, end, first-from), cause)
 	}
 	to = min(to, s.end) // what lies behind it is none of this run's
 	f.log.Warn("the position is not in the log any more, going on behind the gap", "partition", s.TopicPartition.String(),
-		"position", s.next, "first", first, "goes_on_at", to, "lost", min(first, to)-s.next, "passed_over", max(0, to-first))
+		"position", from, "first", first, "goes_on_at", to, "lost", min(first, to)-from, "passed_over", max(0, to-first))
 	f.mu.Lock()
-	f.lost[s.TopicPartition] += to - s.next
+	f.lost[s.TopicPartition] += to - from
 	f.mu.Unlock()
 	if f.cfg.OnLost != nil {
-		f.cfg.OnLost(s.TopicPartition, s.next, to)
+		f.cfg.OnLost(s.TopicPartition, from, to)
 	}
 	s.jump = true
 	s.Offset, s.LeaderEpoch = to, -1

@@ -134,6 +134,26 @@ func TestC15_AGapWhileItRuns(t *testing.T) {
 	}
 }
 
+// Where nothing else is read the fetcher looks at the position once more before it goes on, as at the start.
+func TestC15_AGapInTheOnlyPartitionIsCountedOnce(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t, 1)
+	cl := client(t, b.cfg)
+	b.counted(t, cl, 0, 0, 5)
+	r, lost := b.onMissing(t, EarliestOnMissing, b.at(0, 0))
+	r.reaches(t, b.tp(0), 5)
+	r.Pause(b.tp(0))
+	time.Sleep(100 * time.Millisecond) // a fetch that is under way ends
+	b.counted(t, cl, 0, 5, 15)
+	b.deleteBelow(t, cl, 0, 10)
+	r.Resume(b.tp(0))
+	r.reaches(t, b.tp(0), 20)
+	require.Equal(t, append(numbers(0, 5), numbers(10, 20)...), r.values(b.tp(0)))
+	require.Equal(t, lostRange{b.tp(0), 5, 10}, <-lost)
+	require.Empty(t, lost)
+	require.EqualValues(t, 5, r.Lost(b.tp(0)))
+}
+
 // The broker that says so may be a new leader that does not know better yet. Nothing ends for good before it is known what the log
 // has: the next attempt asks again.
 func TestC15_AGapOfWhichNothingIsKnownIsNoReasonToStop(t *testing.T) {
