@@ -92,6 +92,7 @@ type Fetcher struct {
 	open    map[element.TopicPartition]*stream // what the client fetches
 	waiting []*stream                          // what is to be opened, in the order of Add
 	told    map[string]bool                    // topics that the client knows of
+	learnt  time.Time                          // when the client was made to ask for metadata last
 	checked map[string]element.TopicID         // ids that were found right
 	polling context.Context                    // of the polls until one is ended by wake
 	notices []notice                           // what is to be delivered before the next poll

@@ -439,3 +439,19 @@ func TestAFetcherOfThousandsOfPartitions(t *testing.T) {
 	require.LessOrEqual(t, f.cl.OptValue(kgo.FetchMaxBytes).(int32), f.cl.OptValue(kgo.BrokerMaxReadBytes).(int32))
 	require.EqualValues(t, 63<<20/80_000, f.cl.OptValue(kgo.FetchMaxPartitionBytes)) // as many again are expected
 }
+
+// The client looks for new partitions of the topics that it knows once a minute.
+func TestAPartitionThatWasAddedToATopicIsReadAtOnce(t *testing.T) {
+	b := newBed(t, 1)
+	cl := client(t, b.cfg)
+	b.counted(t, cl, 0, 0, 3)
+	r := b.read(t, b.at(0, 0))
+	r.reaches(t, b.tp(0), 3)
+	_, err := kadm.NewClient(cl).CreatePartitions(t.Context(), 1, b.in)
+	require.NoError(t, err)
+	b.waitFor(t, 2)
+	require.NoError(t, r.Add(b.at(1, 0)))
+	other := client(t, b.cfg) // which knows of it
+	b.counted(t, other, 1, 0, 3)
+	r.reaches(t, b.tp(1), 3)
+}

@@ -17,6 +17,7 @@ import (
 const (
 	metadataPollFirst = 2 * time.Millisecond
 	metadataPollMost  = 50 * time.Millisecond
+	metadataAgain     = time.Second     // then the cluster is asked again
 	metadataLate      = 5 * time.Second // then it is logged that a partition is waited for
 )
 
@@ -209,6 +210,10 @@ func (f *Fetcher) settle(ctx context.Context) error {
 			rest = append(rest, s)
 		}
 	}
+	if len(rest) > 0 && time.Since(f.learnt) >= metadataAgain {
+		f.learnt = time.Now()
+		f.cl.ForceMetadataRefresh() // by itself it looks once a minute for partitions that were added to a topic
+	}
 	if len(f.open) == 0 {
 		if len(rest) > 0 && time.Since(f.waiting[0].since) < earlyWait {
 			return nil
@@ -264,6 +269,7 @@ func (f *Fetcher) introduce() {
 			continue
 		}
 		f.told[s.Topic] = true
+		f.learnt = time.Now()
 		f.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{s.Topic: {s.Partition: kgo.NewOffset().At(0).WithEpoch(0)}})
 		f.cl.RemoveConsumePartitions(map[string][]int32{s.Topic: {s.Partition}})
 		f.stale = true
