@@ -60,6 +60,7 @@ const (
 type copartitioned struct {
 	together [][]string
 	whole    bool
+	joins    func(last int32) // told the generation of the last round before each join; nil for nobody
 
 	mu        sync.Mutex
 	interests []string       // of the last join
@@ -127,7 +128,10 @@ func (*copartitioned) IsCooperative() bool  { return true }
 
 // JoinGroupMetadata gives what the leader will know of this member. The same input gives the same bytes: the broker
 // takes other bytes for a reason to balance. The generation is that of the last assignment, not that of the last join.
-func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][]int32, _ int32) []byte {
+func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][]int32, last int32) []byte {
+	if b.joins != nil {
+		b.joins(last)
+	}
 	meta := kmsg.NewConsumerMemberMetadata()
 	meta.Version, meta.Topics = metadataVersion, interests
 	b.mu.Lock()

@@ -10,8 +10,9 @@
 //	    whenever the member id changes. The epoch of what is taken away has grown before any callback that takes it
 //	    returns. A Fence is given only for claims whose partitions are owned since exactly those epochs, and only while
 //	    the member id is the one that they were given to: a member that was expelled and joined anew never vouches for
-//	    what it owned before. Other partitions and a new generation do not matter; the generation is read under the
-//	    lock that proves the claims.
+//	    what it owned before, and neither does one after a round that the group had without it: the generations of
+//	    its rounds are without a gap. Other partitions and a new generation do not matter; the generation is read under
+//	    the lock that proves the claims.
 //	I2  A Fence never has an empty member id or a negative generation.
 //	I3  The Group's client fetches no records.
 //	I4  A unit of the group (balancer.go: the partitions of one number of topics that go together) has one owner at a

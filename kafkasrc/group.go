@@ -48,8 +48,8 @@ type GroupConfig struct {
 	Whole bool
 	// BeforeRevoke, when set, is called before partitions are given up in a rebalance, while the epoch still holds
 	// and the group waits; ctx ends after RevokeBudget. It may take a last checkpoint: commits count all the time. It is
-	// not called when the membership is lost (also when the member has come back under another id and learns only then
-	// that it lost something), nor by Leave and Close.
+	// not called when the membership is lost (also when the member has come back under another id, or after a round that went
+	// on without it, and learns only then that it lost something), nor by Leave and Close.
 	BeforeRevoke func(ctx context.Context, gone []element.TopicPartition)
 	// RevokeBudget bounds BeforeRevoke; 0 means half of RebalanceTimeout.
 	RevokeBudget time.Duration
@@ -97,6 +97,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 		cfg: cfg, own: newOwnership(), bal: bal, polled: make(chan struct{}), changed: make(chan struct{}, 1), looked: make(chan struct{}),
 		log: cfg.Logger.With("group", cfg.Group, "instance", cfg.InstanceID),
 	}
+	bal.joins = g.round
 	g.leaving, g.leave = context.WithCancel(context.Background())
 	whole, abandon := context.WithCancel(context.Background())
 	g.abandon = abandon
@@ -197,6 +198,7 @@ func (g *Group) Close() {
 
 func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	member, generation := cl.GroupMetadata()
+	g.round(generation)
 	epoch, grew := g.own.assigned(added, member)
 	g.tellChange()
 	switch {
@@ -214,12 +216,20 @@ func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][
 	}
 }
 
+// round notes the round that the client took part in last.
+func (g *Group) round(generation int32) {
+	if g.own.round(generation) {
+		g.log.Warn("the group went on without this instance for a while: what it had is lost, also where it gets it back", "generation", generation)
+	}
+}
+
 func (g *Group) onRevoked(_ context.Context, cl *kgo.Client, gone map[string][]int32) {
 	if len(gone) == 0 {
 		return
 	}
 	tps := sortedPartitions(gone)
-	member, _ := cl.GroupMetadata()
+	member, generation := cl.GroupMetadata()
+	g.round(generation)
 	if g.cfg.BeforeRevoke != nil && g.leaving.Err() == nil && g.own.isMember(member) {
 		ctx, cancel := context.WithTimeout(g.leaving, g.cfg.RevokeBudget)
 		g.cfg.BeforeRevoke(ctx, tps)

@@ -35,12 +35,41 @@ type ownership struct {
 	epoch   uint64
 	owned   map[element.TopicPartition]uint64 // the epoch at which each was gained
 	member  string                            // the member id at the last assignment; "" while none stands
+	last    int32                             // the generation of the last round that the member took part in; -1 for none
 	err     error                             // fatal, sticky
 	changes chan struct{}
 }
 
 func newOwnership() *ownership {
-	return &ownership{owned: make(map[element.TopicPartition]uint64), changes: make(chan struct{}, 1)}
+	return &ownership{owned: make(map[element.TopicPartition]uint64), last: -1, changes: make(chan struct{}, 1)}
+}
+
+// round notes the generation of a round that the member took part in. It hears of each of them, and each has the number after that
+// of the one before. Where one is left out the group had a round without it: a static member that does not join in time stays in
+// the group as it was when it joined last, with what it was given since then free for others. So all that it has counts as lost
+// and gained again.
+func (o *ownership) round(generation int32) (missed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if missed = o.missed(generation) && o.member != ""; missed {
+		o.member = ""
+		o.bump()
+		o.regain()
+	}
+	o.last = generation
+	return missed
+}
+
+// missed says that there was a round without the member before that of a generation. It needs the lock.
+func (o *ownership) missed(generation int32) bool {
+	return o.last >= 0 && generation != o.last && generation != o.last+1
+}
+
+// regain has everything gained at the present epoch. It needs the lock.
+func (o *ownership) regain() {
+	for tp := range o.owned {
+		o.owned[tp] = o.epoch
+	}
 }
 
 // assigned adds partitions under a member id. The epoch grows when something was added, when the member id is another
@@ -57,9 +86,7 @@ func (o *ownership) assigned(added map[string][]int32, member string) (epoch uin
 	o.member = member
 	o.bump()
 	if renamed { // what the old member had counts as lost and gained again
-		for tp := range o.owned {
-			o.owned[tp] = o.epoch
-		}
+		o.regain()
 	}
 	eachPartition(added, func(tp element.TopicPartition) {
 		if o.owned[tp] == 0 {
@@ -88,6 +115,7 @@ func (o *ownership) revoked(gone map[string][]int32) (epoch uint64) {
 func (o *ownership) lost() (epoch uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.last = -1
 	if o.epoch == 0 { // never assigned: there is nothing that anyone could hold an epoch of
 		return 0
 	}
@@ -140,7 +168,7 @@ func (o *ownership) current() Assignment {
 }
 
 // fence checks that every claim still holds for the member that now gives, which is called under the lock. Partitions
-// that come or go beside them, and a new generation alone, do not matter.
+// that come or go beside them, and a new generation alone, do not matter, unless a round before it went on without the member.
 func (o *ownership) fence(claims []element.Claim, now func() (member string, generation int32)) (string, int32, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -158,6 +186,9 @@ func (o *ownership) fence(claims []element.Claim, now func() (member string, gen
 	member, generation := now()
 	if member == "" || generation < 0 || member != o.member {
 		return "", 0, fault.New(fault.Rejoin, fault.Failed, "ownership epoch %d was taken as member %q, now the member is %q in generation %d", o.epoch, o.member, member, generation)
+	}
+	if o.missed(generation) {
+		return "", 0, fault.New(fault.Rejoin, fault.Failed, "the group had rounds without this member between generations %d and %d, and may have given away what it has", o.last, generation)
 	}
 	return member, generation, nil
 }

@@ -39,6 +39,50 @@ func TestAMemberThatJoinedAnewDoesNotVouchForTheOldEpoch(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// The group keeps a static member that does not join in time, with what it said when it joined last: what it was given since
+// is free for others. It has the same id when it comes back, and hears of the round that it has missed by the generation alone.
+func TestAMemberThatMissedARoundDoesNotVouchForWhatItHad(t *testing.T) {
+	of := func() (*ownership, []element.Claim) {
+		o := newOwnership()
+		o.round(4) // and joins
+		require.False(t, o.round(5), "the answer")
+		o.assigned(in(0, 1), "m1")
+		return o, claimsOf(o.current())
+	}
+	o, held := of()
+	for _, generation := range []int32{5, 6} {
+		_, _, err := o.fence(held, as("m1", generation))
+		require.NoError(t, err, "generation %d: it is in this round, and in the one that follows", generation)
+	}
+	_, _, err := o.fence(held, as("m1", 7))
+	requireRejoin(t, err)
+	require.False(t, o.round(5), "it joins")
+	require.True(t, o.round(7), "the answer")
+	require.False(t, o.isMember("m1"), "it is not asked for a last checkpoint")
+	o.revoked(in(1))
+	_, grew := o.assigned(nil, "m1")
+	require.True(t, grew)
+	_, _, err = o.fence(held[:1], as("m1", 7))
+	requireRejoin(t, err)
+	_, _, err = o.fence(claimsOf(o.current()), as("m1", 7))
+	require.NoError(t, err)
+
+	o, held = of()
+	require.False(t, o.round(6), "a round")
+	require.False(t, o.round(6), "which another one has cut short")
+	require.False(t, o.round(7))
+	o.assigned(nil, "m1")
+	_, _, err = o.fence(held, as("m1", 7))
+	require.NoError(t, err)
+
+	o, _ = of()
+	o.lost()
+	require.False(t, o.round(9), "there is nothing to be lost")
+	o.assigned(in(0), "m1")
+	_, _, err = o.fence(claimsOf(o.current()), as("m1", 9))
+	require.NoError(t, err)
+}
+
 func TestFenceIsNeverEmpty(t *testing.T) {
 	o := newOwnership()
 	_, _, err := o.fence(nil, as("m1", 1))

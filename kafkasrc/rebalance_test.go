@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -236,5 +237,49 @@ func TestAZombieThatComesBackTakesNothing(t *testing.T) {
 	}
 	require.Zero(t, asked.Load())
 	_, err = a.Fence(claims(a))
+	require.NoError(t, err)
+}
+
+// A session may be longer than a round waits. Then who does not join in time stays in the group, with what it said when it joined
+// last, and what it was given since is given to another one. It comes back as the same member: it must not commit what it had,
+// and is not asked for a last checkpoint.
+func TestAMemberThatARoundDidNotWaitForTakesNothing(t *testing.T) {
+	testbed.Alongside(t)
+	if !testbed.Real() {
+		t.Skip("the embedded broker expels who does not join in time, whatever its session is")
+	}
+	k := newBed(t, 4)
+	slow := func(gc *GroupConfig) { gc.SessionTimeout, gc.RebalanceTimeout = 30*time.Second, 3*time.Second }
+	var asked atomic.Int32
+	leader := k.join(t, "i1", slow)
+	owns(t, 4, leader)
+	a := k.join(t, "i2", slow, func(gc *GroupConfig) {
+		gc.BeforeRevoke = func(context.Context, []element.TopicPartition) { asked.Add(1) }
+	})
+	owns(t, 4, leader, a)
+	held := claims(a)
+	require.Len(t, held, 2)
+	sleeping := make(chan struct{})
+	var joins atomic.Int32
+	k.tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.JoinGroup}, When: ofInstance("i2"), Before: func(kmsg.Request) error {
+		joins.Add(1)
+		<-sleeping
+		return nil
+	}})
+	b := k.join(t, "i3", slow)
+	both := func() bool {
+		return slices.ContainsFunc(b.Current().Partitions, func(tp element.TopicPartition) bool { return slices.Contains(a.Current().Partitions, tp) })
+	}
+	require.Eventually(t, both, 30*time.Second, 10*time.Millisecond, "what it had is given away")
+	require.Positive(t, joins.Load())
+	close(sleeping)
+	require.Eventually(t, func() bool { return !both() }, 30*time.Second, time.Millisecond)
+	owns(t, 4, leader, a, b)
+	for _, c := range held {
+		_, err := a.Fence([]element.Claim{c})
+		requireRejoin(t, err)
+	}
+	require.Zero(t, asked.Load())
+	_, err := a.Fence(claims(a))
 	require.NoError(t, err)
 }
