@@ -54,6 +54,7 @@ func TestAnEarlyCheckpointThatFailsAtOnceIsNotTriedAtOnce(t *testing.T) {
 	w.produce(1, keys)
 	w.caughtUp() // the first checkpoint is behind
 	sick.Store(true)
+	begun := time.Now()
 	for abandoned.Load() == 0 {
 		w.produce(20, keys)
 		time.Sleep(time.Millisecond)
@@ -62,7 +63,9 @@ func TestAnEarlyCheckpointThatFailsAtOnceIsNotTriedAtOnce(t *testing.T) {
 		w.produce(1, keys)
 		time.Sleep(10 * time.Millisecond)
 	}
-	require.LessOrEqual(t, abandoned.Load(), int64(2), "one second has hardly passed")
+	n := abandoned.Load()
+	// One may be asked for while another one is in flight: it follows that at once.
+	require.LessOrEqual(t, n, 2*(1+int64(time.Since(begun)/crowdedPause)), "then there is a pause")
 	sick.Store(false)
 	w.caughtUp()
 	require.NoError(t, stop())
