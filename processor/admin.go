@@ -175,25 +175,6 @@ func (o *operations) Ready(ctx context.Context) (string, bool) {
 	return "ended", false
 }
 
-// readyToStandBy judges an instance without an attempt: it is ready when it is a member that has not got what it needs. One
-// that has partitions begins at once.
-func (o *operations) readyToStandBy(st engine.Status) (string, bool) {
-	asg := o.s.group.Current()
-	switch {
-	case !asg.Member || asg.Epoch == 0:
-		return "joining the group " + o.s.plan.Application, false
-	case len(asg.Partitions) > 0 && !o.s.plan.HasExchange():
-		return "partitions are assigned, processing has not begun", false
-	case len(asg.Partitions) > 0:
-		what := fmt.Sprintf("the partitions that this instance has not got: it needs all, and has %d of them", len(asg.Partitions))
-		if st.Cause != nil {
-			what += fmt.Sprintf(" (the attempt before that failed: %v)", st.Cause)
-		}
-		return what, false
-	}
-	return "standing by: other members of the group have the partitions", true
-}
-
 // status asks the engine, not for long.
 func (o *operations) status(ctx context.Context, r *engine.Runner) engine.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
