@@ -176,7 +176,7 @@ var limits = []Setting{
 		Doc:     "Timeout of the Kafka transactions. Derived: the larger of interval and min-pause, plus checkpointing.timeout, plus 5s, at least 1m.",
 		Refused: "Less than the larger of interval and min-pause, plus checkpointing.timeout, plus 5s; above the broker's transaction.max.timeout.ms.",
 		read:    duration(func(s *Service) *time.Duration { return &s.Transaction.Timeout })},
-	{Path: "instance.id", Type: "name", Doc: "Identity for static membership and transactional ids. Without it one is made at the first start and kept in the data directory.",
+	{Path: "instance.id", Type: "name", Doc: "Identity for static membership and transactional ids. Without it one is made at the first start and kept in the data directory. The transactional ids are `<application>-<instance.id>-0` and so on: two applications for which they read the same, as `orders` with `eu-0` and `orders-eu` with `0`, abort each other again and again.",
 		read: text(rules.Name, func(s *Service) *string { return &s.Instance.ID })},
 	{Path: "group.session-timeout", Type: "duration", Default: "10s", Flink: "session.timeout.ms", FlinkDefault: "45 s, of the consumer",
 		Doc:     "A member that is not heard of for so long loses its partitions.",
