@@ -54,7 +54,7 @@ Exit code 0 only if that is verified, 1 if it is violated or no verdict was reac
 		if cfg.Kills == 0 {
 			cfg.Kills = -1 // 0 is the default there
 		}
-		cfg.Out, cfg.Quiet, cfg.Checkpoint = cmd.OutOrStdout(), output.json, checkpointOf
+		cfg.Out, cfg.Quiet, cfg.Checkpoint = beneath(cmd.OutOrStdout()), output.json, checkpointOf
 		result, err := demo.Run(cmd.Context(), cfg)
 		if err != nil {
 			if result.Dir != "" {

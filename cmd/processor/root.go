@@ -27,7 +27,8 @@ func register(newCommand func() *cobra.Command) { commands = append(commands, ne
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	out := &outlet{Writer: stdout}
+	root.SetOut(out)
 	root.SetErr(stderr)
 	var misnamed error // help has no error of its own
 	help := root.HelpFunc()
@@ -40,6 +41,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	})
 	err := cmp.Or(root.ExecuteContext(ctx), misnamed)
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("the output could not be written: %w", out.err)
+	}
 	if err == nil {
 		return int(fault.OK)
 	}
@@ -49,6 +53,27 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "processor: %s\n", oneLine(err))
 	return int(fault.CodeOf(err))
+}
+
+// outlet is standard output. It keeps its first error, since most lines are printed where nobody asks for one.
+type outlet struct {
+	io.Writer
+	err error
+}
+
+// Write writes on.
+func (o *outlet) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	o.err = cmp.Or(o.err, err)
+	return n, err
+}
+
+// beneath gives what an outlet writes to, which may be a terminal.
+func beneath(w io.Writer) io.Writer {
+	if o, ok := w.(*outlet); ok {
+		return o.Writer
+	}
+	return w
 }
 
 // oneLine is the message of an error; joined ones, each on a line of its own, come behind each other.
