@@ -63,7 +63,7 @@ func TestTheWayFromASavepoint(t *testing.T) {
 	s.ended("b", b)
 	code, _, stderr = cli(t, "run", s.file, "--set", "data-dir="+s.path("b"), "-s", path)
 	require.Equal(t, 21, code, stderr)
-	for _, want := range []string{"does not come from savepoint", path, "--accept-duplicates", "`processor reset " + s.file + "`", "--set application=NAME"} {
+	for _, want := range []string{"does not come from savepoint", path, "--accept-duplicates", "`processor reset " + s.file + " --set data-dir=" + s.path("b") + "`", "--set application=NAME"} {
 		require.Contains(t, stderr, want)
 	}
 	s.more = []string{"-s", path, "-n", "--accept-duplicates"}
