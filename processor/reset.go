@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -194,7 +195,7 @@ func storesOf(committed map[element.TopicPartition]kafka.Committed) (ids []strin
 	return ids
 }
 
-// withStorage opens the checkpoint directory, if there is one.
+// withStorage opens the checkpoint directory, if there is one. A full one will do: what is done to it makes room.
 func (r *Reset) withStorage(f func(snapshot.Storage) error) error {
 	if r.cfg.Storage != nil {
 		return f(r.cfg.Storage)
@@ -203,6 +204,9 @@ func (r *Reset) withStorage(f func(snapshot.Storage) error) error {
 		return nil
 	}
 	st, err := snapshot.OpenLocal(r.cfg.CheckpointsDir)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		st, err = snapshot.OpenLocalReadOnly(r.cfg.CheckpointsDir)
+	}
 	if err != nil {
 		return err
 	}

@@ -368,6 +368,8 @@ func (l *Local) walk(ctx context.Context, start, dir string, out *[]FileInfo) er
 	for _, e := range entries {
 		name := path.Join(dir, e.Name)
 		switch {
+		case l.kind == savepointDir && namesSavepoint(dir) && e.Regular && isTemp(e.Name): // nobody sweeps there
+			*out = append(*out, FileInfo{Name: name, Length: e.Size, Modified: e.Mod})
 		case !validPath(name):
 		case !e.Regular && l.isOurs(name):
 			*out = append(*out, FileInfo{Name: name, NotFile: e.What})

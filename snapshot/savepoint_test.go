@@ -202,21 +202,40 @@ func TestSavepointsAreListed(t *testing.T) {
 	require.NoError(t, os.WriteFile(dir+"/savepoint-my-shop-9-0000000000000abc/state.data", []byte("half"), 0o644))
 	require.NoError(t, os.MkdirAll(dir+"/savepoint-other", 0o755))
 	require.NoError(t, os.WriteFile(dir+"/savepoint-other/_metadata", nil, 0o644))
+	require.NoError(t, os.MkdirAll(dir+"/savepoint-my-shop-8-0000000000000abc", 0o755))
+	require.NoError(t, os.WriteFile(dir+"/savepoint-my-shop-8-0000000000000abc/0123456789abcdef.tmp", []byte("begun"), 0o644))
 	list, err := ListSavepoints(ctx, dir)
 	require.NoError(t, err)
-	require.Len(t, list, 3)
-	for i, id := range []int{12, 9, 7} {
+	require.Len(t, list, 4)
+	for i, id := range []int{12, 9, 8, 7} {
 		require.Equal(t, nameOf(id, 0xabc), list[i].Name)
 		require.Equal(t, "my-shop", list[i].Application)
-		require.Equal(t, id == 9, list[i].Err != nil)
+		require.Equal(t, id == 9 || id == 8, list[i].Err != nil)
 	}
-	require.ErrorContains(t, list[1].Err, "never finished")
-	require.EqualValues(t, 4, list[1].Bytes)
+	for i, bytes := range map[int]int{1: 4, 2: 5} {
+		require.ErrorContains(t, list[i].Err, "never finished")
+		require.EqualValues(t, bytes, list[i].Bytes, "what it takes of the disk, also of a kill while its state was written")
+		require.NoError(t, DisposeSavepoint(ctx, list[i].Ref.Path))
+	}
 	require.Equal(t, "before-upgrade", list[0].Ref.ID)
 	for _, bad := range []string{"", "s3://x/y", "file://x"} {
 		_, err := ListSavepoints(ctx, bad)
 		require.Equal(t, fault.BadFile, fault.CodeOf(err), bad)
 	}
+}
+
+// One that was disposed of, or is called by a wrong path, is not taken for one that was never finished.
+func TestASavepointThatIsNotThereIsCalledSo(t *testing.T) {
+	dir := t.TempDir()
+	ref := writeSavepointTo(t, dir, 7)
+	require.NoError(t, DisposeSavepoint(ctx, ref.Path))
+	_, err := OpenSavepoint(ctx, ref.Path)
+	require.ErrorContains(t, err, "savepoint "+ref.Path+": it is not there")
+	require.NotContains(t, err.Error(), "never finished")
+	require.Equal(t, fault.Corrupt, fault.CodeOf(err))
+	require.ErrorIs(t, err, ErrUnfinished, "to whoever claimed it there is no difference")
+	_, err = OpenSavepoint(ctx, dir+"/below/savepoint-my-shop-7-0000000000000abc")
+	require.ErrorContains(t, err, "savepoint directory "+dir+"/below")
 }
 
 func TestASavepointThatFailsLeavesNothing(t *testing.T) {

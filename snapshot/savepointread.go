@@ -22,7 +22,17 @@ import (
 var never = time.Unix(1<<40, 0)
 
 // ErrUnfinished is in the CorruptError of a savepoint's directory that has no metadata: it was not finished, or is half deleted.
-var ErrUnfinished = errors.New("it has no metadata: it was never finished")
+var ErrUnfinished = errors.New("it has no metadata: it is being written, or was never finished")
+
+// noSavepoint is in the CorruptError of a savepoint whose directory is not there. It is an ErrUnfinished, too: to whoever knows
+// that it was there, it is one that was deleted to its end.
+type noSavepoint struct{}
+
+// Error says what may be the cause.
+func (noSavepoint) Error() string { return "it is not there: it was disposed of, or the path is wrong" }
+
+// Is makes it an ErrUnfinished.
+func (noSavepoint) Is(target error) bool { return target == ErrUnfinished }
 
 // Savepoint is an open savepoint. Its methods may be called from several goroutines.
 type Savepoint struct {
@@ -43,13 +53,17 @@ func OpenSavepoint(ctx context.Context, dir string) (*Savepoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := OpenLocalReadOnly(parent)
+	st, err := openLocalReadOnly(savepointDir, parent)
 	if err != nil {
 		return nil, err
 	}
 	s, err := readSavepoint(ctx, st, base)
 	if err != nil {
 		st.Close()
+		at := filepath.Join(parent, base)
+		if _, serr := os.Lstat(at); errors.Is(err, ErrUnfinished) && errors.Is(serr, fs.ErrNotExist) {
+			err = corrupt("", at, "savepoint", noSavepoint{})
+		}
 		return nil, err
 	}
 	return s, nil
@@ -195,7 +209,7 @@ func listSavepoints(ctx context.Context, st Storage) ([]SavepointInfo, error) {
 	for _, f := range files {
 		dir, base, _ := strings.Cut(f.Name, "/")
 		app, name, ok := parseSavepointName(dir)
-		if !ok || base != savepointMeta && base != savepointData {
+		if !ok || base != savepointMeta && base != savepointData && !isTemp(base) { // a kill while the state is written leaves no more
 			continue
 		}
 		if n := len(out); n == 0 || path.Base(out[n-1].Ref.Path) != dir {
@@ -232,7 +246,7 @@ func DisposeSavepoint(ctx context.Context, dir string) error {
 	if err := isSavepoint(filepath.Join(parent, base)); err != nil {
 		return fault.Stopf(fault.Usage, "nothing is deleted: %s is not a savepoint: %w", dir, err)
 	}
-	st, err := OpenLocalReadOnly(parent)
+	st, err := openLocalReadOnly(savepointDir, parent)
 	if err != nil {
 		return err
 	}
