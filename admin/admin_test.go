@@ -141,6 +141,8 @@ func TestCommands(t *testing.T) {
 		{"POST", "/api/v1/savepoints", `{"dir": "` + strings.Repeat("x", maxBody) + `"}`, 400, `too large`},
 		{"POST", "/api/v1/cancel", `{"savepoint": 7}`, 400, `true, false or a directory`},
 		{"POST", "/api/v1/cancel", `{"savepoint": null}`, 400, `true, false or a directory`},
+		{"POST", "/api/v1/cancel", `null`, 400, `one JSON object is wanted`},
+		{"POST", "/api/v1/cancel?savepoint=true", ``, 400, `what a command is to do is said in its body, not in \"?savepoint=true\"`},
 		{"GET", "/api/v1/cancel", "", 405, `/api/v1/cancel takes POST`},
 		{"POST", "/metrics", "", 405, `/metrics takes GET`},
 		{"GET", "/api/v1/nothing", "", 404, `there is nothing here`},

@@ -136,8 +136,14 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 	if err != nil {
 		return fmt.Errorf("body: %w", err)
 	}
-	if len(bytes.TrimSpace(b)) == 0 {
+	if r.URL.RawQuery != "" { // to pass over it would do something else than what was asked for
+		return fmt.Errorf("what a command is to do is said in its body, not in %q", "?"+r.URL.RawQuery)
+	}
+	switch text := string(bytes.TrimSpace(b)); text {
+	case "":
 		return nil
+	case "null":
+		return errors.New("body: one JSON object is wanted")
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millweir/millweir/internal/fault"
 )
@@ -104,6 +106,7 @@ Exit codes: 0 all well, 1 a check failed, 2 wrong usage, 3 a mistake in the serv
 		}
 		return cmd.Help()
 	}
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return refuseEmpty(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		message := err.Error()
 		for cause, plain := range flagCauses {
@@ -118,6 +121,21 @@ Exit codes: 0 all well, 1 a check failed, 2 wrong usage, 3 a mistake in the serv
 		root.AddCommand(c())
 	}
 	return root
+}
+
+// refuseEmpty refuses flags that are given without a value, as by a script whose variable is not set: to take such a one as left
+// out would do something else than what was asked for, such as a cancel of all instances, or one without the savepoint.
+func refuseEmpty(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if err == nil && (len(values) == 0 || slices.ContainsFunc(values, func(v string) bool { return strings.TrimSpace(v) == "" })) {
+			err = fault.Stopf(fault.Usage, "--%s has an empty value: give it one, or leave the flag out (see %s --help)", f.Name, cmd.CommandPath())
+		}
+	})
+	return err
 }
 
 // flagCauses are the wordings of Go's number parser that an error of a flag may hold, and what people read instead.
