@@ -231,7 +231,7 @@ func TestALossEndsTheAttemptAndTheNextGoesOnWithTheRest(t *testing.T) {
 				rejoins.Add(1)
 			}
 		},
-		StandingBy: func() { standby.Add(1) },
+		StandingBy: func(int) { standby.Add(1) },
 	})
 	w.produce(100, 5)
 	w.caughtUp()

@@ -19,8 +19,8 @@ type Listener struct {
 	// StoppedWaiting: the wish to stop came between two attempts, and there is no last checkpoint of what this instance has: the
 	// attempt before had failed, or lost what it worked on while partitions are the instance's still, or again. cause has its error.
 	StoppedWaiting func(cause error)
-	// StandingBy: the group has no partition for this instance at the moment.
-	StandingBy func()
+	// StandingBy: the group has no partition for this instance at the moment, or, where it needs all of them, only so many.
+	StandingBy func(partitions int)
 	// Parted: the instance waits for all partitions, for a recovery from the store; again when the other members have changed.
 	Parted func(Parted)
 	// Joined, Left: partitions were taken in, or given to another member after a last checkpoint, while the others went on.

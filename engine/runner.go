@@ -266,9 +266,9 @@ func (r *Runner) awaitAssignment(ctx context.Context) (Assignment, error) {
 			}
 			again = time.After(othersPoll)
 		}
-		if asg.Epoch > 0 && len(asg.Partitions) == 0 && !told && r.lis.StandingBy != nil {
+		if asg.Epoch > 0 && !told && !waits && r.lis.StandingBy != nil {
 			told = true
-			r.lis.StandingBy()
+			r.lis.StandingBy(len(asg.Partitions))
 		}
 		if asg.Member && asg.Epoch != r.member {
 			switch err := r.outlived(ctx); {

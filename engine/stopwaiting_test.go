@@ -130,7 +130,11 @@ func TestAStopWhileAnAssignmentIsAwaitedAfterAFailure(t *testing.T) {
 					w.assign(left)
 					failed <- struct{}{}
 				},
-				StandingBy:     func() { waits <- struct{}{} },
+				StandingBy: func(partitions int) {
+					if partitions == left {
+						waits <- struct{}{}
+					}
+				},
 				StoppedWaiting: func(cause error) { told <- cause },
 			})
 			w.produceUntil(func() bool { return len(failed) == 1 && len(waits) > 0 })

@@ -44,7 +44,7 @@ func TestAnInstanceThatStandsByEndsWhatItLeftOpen(t *testing.T) {
 		return failing()
 	}}}
 	var standby atomic.Int64
-	r, err := New(countPlan(t), w.config(), ports, &Listener{StandingBy: func() { standby.Add(1) }})
+	r, err := New(countPlan(t), w.config(), ports, &Listener{StandingBy: func(int) { standby.Add(1) }})
 	require.NoError(t, err)
 	w.assign(0)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -169,11 +169,12 @@ type Config struct {
 	// Decorate may replace any of the engine's ports before it starts: for fault injection and tests.
 	Decorate func(*engine.Ports)
 
-	local       localPace
-	started     func(*service) // for tests: called when the engine is about to run
-	waitTold    time.Duration  // for tests: see there
-	goneGrace   time.Duration  // for tests: in place of the grace of what instances that are gone have left
-	endsRenewal time.Duration  // for tests: in place of the constant
+	local          localPace
+	started        func(*service) // for tests: called when the engine is about to run
+	waitTold       time.Duration  // for tests: see there
+	goneGrace      time.Duration  // for tests: in place of the grace of what instances that are gone have left
+	endsRenewal    time.Duration  // for tests: in place of the constant
+	takenBackPause time.Duration  // for tests: in place of the constant
 }
 
 // TransactionTimeoutFor derives the transaction timeout: a transaction lives from the end of one checkpoint to the end

@@ -209,10 +209,14 @@ func logKept(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 
 // logAssignment adds what tells of partitions that come and go.
 func logAssignment(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
-	lis.StandingBy = func() {
-		log.Info("standing by: the group has no partition for this instance")
+	lis.StandingBy = func(partitions int) {
+		if partitions == 0 {
+			log.Info("standing by: the group has no partition for this instance")
+		} else {
+			log.Info("standing by: this instance needs all partitions, and the group has given it a part of them", "partitions", partitions)
+		}
 		if user.StandingBy != nil {
-			user.StandingBy()
+			user.StandingBy(partitions)
 		}
 	}
 	lis.Parted = func(p engine.Parted) {

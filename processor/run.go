@@ -34,15 +34,15 @@ const (
 // ExitCode gives the documented exit code of an error of Run, 0 for nil.
 func ExitCode(err error) int { return int(fault.CodeOf(err)) }
 
-// Run runs the plan until ctx ends, then takes a last checkpoint and returns nil.
-func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
+// runOnce is one try of Run. unknown says that the group has never had this instance.
+func runOnce(ctx context.Context, plan *topology.Plan, cfg Config) (unknown bool, err error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return err
+		return false, err
 	}
 	s := &service{plan: plan, application: plan.Application, feedback: plan.HasFeedback(), cfg: cfg, log: cfg.Logger.With("application", plan.Application)}
 	if s.outflow, err = newOutflow(cfg, s.log); err != nil {
-		return err
+		return false, err
 	}
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
@@ -60,11 +60,12 @@ func Run(ctx context.Context, plan *topology.Plan, cfg Config) (err error) {
 	defer s.quiet()
 	if err := s.open(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop before it had started
+			return false, nil // told to stop before it had started
 		}
-		return err
+		return false, err
 	}
-	return s.run(ctx)
+	err = s.run(ctx)
+	return s.group.Current().Epoch == 0, err
 }
 
 // service is what Run has opened so far, and how to close it.
