@@ -339,13 +339,18 @@ func SavepointInfoOf(s snapshot.SavepointInfo) admin.SavepointInfo {
 	return info
 }
 
-// TriggerSavepoint takes a savepoint of this instance's tasks.
+// TriggerSavepoint takes a savepoint of this instance's tasks. One without tasks has none to take, which who asks all instances
+// need not know, and who asks this one does.
 func (o *operations) TriggerSavepoint(ctx context.Context, dir string) (admin.Part, error) {
 	request, err := newRequest()
 	if err != nil {
 		return admin.Part{}, err
 	}
-	return o.savepoint(ctx, request, dir)
+	out, err := o.savepoint(ctx, request, dir)
+	if err == nil && out.StandingBy {
+		err = fault.Stopf(fault.NotRunning, "no savepoint: the instance stands by, without partitions; those that have some are to be asked, or all together")
+	}
+	return out, err
 }
 
 // savepoint takes this instance's part of the savepoint that a request asks for.

@@ -34,6 +34,7 @@ type sendFlags struct {
 	admin   string
 	timeout time.Duration
 	output  *outputFlag
+	idle    string // what is said of an instance that stands by
 }
 
 func (f *sendFlags) add(cmd *cobra.Command, timeout time.Duration) {
@@ -42,6 +43,7 @@ func (f *sendFlags) add(cmd *cobra.Command, timeout time.Duration) {
 	fs.StringVar(&f.admin, "admin", "", "command only the instance whose admin listener is at `HOST:PORT`, or here for the one that runs with the file's data-dir")
 	fs.DurationVar(&f.timeout, "timeout", timeout, "how long the command may take with all that it waits for")
 	f.output = addOutput(cmd)
+	f.idle = "stands by: it has no partitions, and nothing to do"
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 || len(args) == 0 && f.admin != "" && f.admin != adminHere {
 			return nil
@@ -122,7 +124,7 @@ func (f *sendFlags) report(out io.Writer, o processor.Outcome, done func(process
 		case r.Error != "":
 			text = "FAILED: " + r.Error
 		case r.StandingBy:
-			text = "stands by: it has no partitions, and nothing to do"
+			text = f.idle
 		}
 		fmt.Fprintf(w, "%s\t%s\n", r.Instance, text)
 	}
@@ -188,6 +190,7 @@ Exit code 0 when all have ended well, 43 when no instance runs or one did not re
 		Example: "  processor cancel orders.yaml\n  processor cancel orders.yaml --savepoint\n  processor cancel orders.yaml --savepoint=/var/lib/savepoints\n  processor cancel --admin 127.0.0.1:8080",
 	}
 	f.add(cmd, 2*time.Minute)
+	f.idle = "ended; it stood by, without partitions"
 	cmd.Flags().StringVar(&savepoint, "savepoint", "", "end with a savepoint in this `DIRECTORY`, which all instances reach; without one, in their state.savepoints.dir")
 	cmd.Flags().Lookup("savepoint").NoOptDefVal = unsaid
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

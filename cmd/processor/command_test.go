@@ -115,6 +115,14 @@ func TestSavepointsAndCancelOfTwoInstances(t *testing.T) {
 	require.Contains(t, stdout, "1 partition, digest ")
 	require.Contains(t, stdout, "stands by: it has no partitions")
 
+	answers := map[int]string{} // of one at a time: who stands by has none to take, which is no failure of all together
+	for _, name := range []string{"a", "b"} {
+		code, stdout, stderr := cli(t, "savepoint", "trigger", s.file, "--admin", "here", "--set", "data-dir="+s.path(name), "--dir", s.path("single"))
+		answers[code] = stdout + stderr
+	}
+	require.Contains(t, answers[0], "1 partition, digest ")
+	require.Contains(t, answers[43], "no savepoint: the instance stands by, without partitions")
+
 	var list struct{ Savepoints []admin.SavepointInfo }
 	code, stderr = s.ask(&list, "savepoint", "list", s.file)
 	require.Zero(t, code, stderr)

@@ -60,6 +60,9 @@ func newSavepointTrigger() *cobra.Command {
 		Long: `Take a savepoint of all running instances of the service, over the topic <application>-control; with --admin of one of them. The
 service goes on meanwhile. The command waits for the parts of all members of the group and prints one line for each.
 
+An instance that stands by, without partitions, has no part, and is listed as such; with --admin that is 43, since there is no
+savepoint.
+
 Exit code 0 when the savepoint is complete, 43 when no instance runs, one did not reply, or a partition was on its way from one
 instance to another, else that of the first instance that failed.`,
 		Example: "  processor savepoint trigger orders.yaml\n  processor savepoint trigger orders.yaml --dir /var/lib/savepoints",

@@ -233,6 +233,15 @@ func TestPartialAcceptsAPrefixOnly(t *testing.T) {
 	require.EqualValues(t, 17, r.Lag)
 	require.Zero(t, r.Missing)
 
+	none := evenWorld(5, 10)
+	none.out = nil
+	none.cfg.Partial = true
+	none.write(t)
+	r = none.verify(t)
+	require.Equal(t, NoVerdict, r.Verdict, "nothing of it was there to check")
+	require.EqualValues(t, 50, r.Lag)
+	require.Contains(t, r.Failure(), "there is no output yet")
+
 	hole := evenWorld(5, 10)
 	hole.out = hole.out[:33]
 	i := hole.output("k2", 3)
