@@ -31,6 +31,9 @@ unless something is violated. From the first amount on with a fraction or an exp
 that of adding the amounts in their order, as an aggregate does. One that differs by no more than rounding, as where decimals
 are added, is neither verified nor violated; nor are amounts with a fraction where no output has one.
 
+With --partial the job may still be at work: what is missing behind a key's last output is lag. Where inputs have no output at all
+there is no verdict.
+
 Exit code 0: verified. 1: violated, or no verdict for a reason without a code of its own.`,
 		Example: `  processor verify --input orders --output order-totals
   processor verify --input orders --output order-totals --where status=paid \

@@ -117,6 +117,9 @@ func (r *Report) Failure() string {
 
 // unchecked says what there is no verdict on.
 func (r *Report) unchecked() (reasons []string) {
+	if r.Partial && r.RecordsOut == 0 && r.RecordsIn > 0 {
+		reasons = append(reasons, fmt.Sprintf("there is no output yet of any of %d inputs", r.RecordsIn))
+	}
 	if r.Unchecked > 0 {
 		reasons = append(reasons, fmt.Sprintf("%d of %d keys have a sum that leaves int64, and no right output from there on", r.Unchecked, r.Keys))
 	}
