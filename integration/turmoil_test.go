@@ -62,8 +62,8 @@ func turmoil(s *site, blows int) {
 			counts["kills"]++
 		case what < 7:
 			// One that was frozen beyond its session may be stopped before it knows that its partitions are another's: then there is
-			// no last checkpoint that it could take, and it says so, as one does that has not come to its first record. One that was started a moment ago may not listen to signals yet,
-			// and dies of this one before its first word.
+			// no last checkpoint that it could take, and it says so, as one does that has not come to its first record. One that was
+			// started a moment ago may not listen to signals yet, and dies of this one before its first word.
 			require.NoError(t, job.cmd.Process.Signal(syscall.SIGTERM), job.stderr.tail(3))
 			code := job.exit(30 * time.Second)
 			if early := job.stderr.String() == "" && job.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGTERM; code != 0 && !early {
