@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -66,6 +68,9 @@ func (f *storeFlags) parse(cmd *cobra.Command, args []string) error {
 			f.names = append(f.names, a)
 			continue
 		}
+		if mistyped(a) {
+			return fault.Stopf(fault.Usage, "%s is not the name of a checkpoint, such as 12 or 12-0123456789abcdef (see %s --help)", a, cmd.CommandPath())
+		}
 		if f.file != "" {
 			return fault.Stopf(fault.Usage, "%s and %s: one service file, and names of checkpoints like 12 or 12-0123456789abcdef (see %s --help)", f.file, a, cmd.CommandPath())
 		}
@@ -75,6 +80,17 @@ func (f *storeFlags) parse(cmd *cobra.Command, args []string) error {
 		return fault.Stopf(fault.Usage, "which checkpoints? give the service's FILE.yaml, or --dir DIRECTORY (see %s --help)", cmd.CommandPath())
 	}
 	return nil
+}
+
+// mistyped reports whether an argument is meant as the name of a checkpoint, which it is not: a number with or without more
+// behind a dash, and no file.
+func mistyped(arg string) bool {
+	id, _, _ := strings.Cut(arg, "-")
+	if id == "" || strings.Trim(id, "0123456789") != "" {
+		return false
+	}
+	_, err := os.Lstat(arg)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // open opens the directory to look only.

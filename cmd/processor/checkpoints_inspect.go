@@ -88,7 +88,10 @@ is the only one of that number. With --brokers also the partitions of the group 
 		if err := f.parse(cmd, args); err != nil {
 			return err
 		}
-		if len(f.names) != 1 {
+		switch {
+		case len(f.names) == 0 && f.file != "":
+			return fault.Stopf(fault.Usage, "inspect takes the NAME of one checkpoint, which %s is not (see %s --help)", f.file, cmd.CommandPath())
+		case len(f.names) != 1:
 			return fault.Stopf(fault.Usage, "inspect takes the NAME of one checkpoint, not %d (see %s --help)", len(f.names), cmd.CommandPath())
 		}
 		repo, err := f.open(cmd)

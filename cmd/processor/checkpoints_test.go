@@ -409,3 +409,23 @@ func TestCheckpointsVerifyOfOneThatIsRemovedMeanwhile(t *testing.T) {
 	require.Contains(t, out.String(), "3-0000000000000abc")
 	require.Contains(t, errs.String(), "1 of 2 checkpoints were removed before they were read")
 }
+
+// A name that is mistyped is not taken for the service file.
+func TestAMistypedNameOfACheckpointIsCalledOne(t *testing.T) {
+	s := newCheckpointStore(t)
+	for _, command := range []string{"inspect", "verify", "list"} {
+		for _, name := range []string{"7-zz", "4-0abc", "4-", "99999999999999999999"} {
+			code, _, stderr := s.look(command, name, "--dir", s.dir)
+			require.Equal(t, 2, code, "%s: %s", command, stderr)
+			require.Contains(t, stderr, name+" is not the name of a checkpoint, such as 12 or 12-0123456789abcdef", command)
+		}
+	}
+	code, _, stderr := s.look("inspect", "orders.yaml", "--dir", s.dir)
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "inspect takes the NAME of one checkpoint, which orders.yaml is not")
+	file := s.path("7-zz.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("application: ["), 0o600))
+	t.Chdir(s.dir)
+	code, _, stderr = cli(t, "checkpoints", "list", "7-zz.yaml")
+	require.Equal(t, 3, code, "a file may have such a name: %s", stderr)
+}
