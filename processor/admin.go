@@ -297,7 +297,7 @@ func (o *operations) savepointDir(dir string) (string, error) {
 		dir = o.s.cfg.SavepointsDir
 	}
 	if dir == "" {
-		return "", fault.Stopf(fault.BadFile, "no directory for savepoints: set state.savepoints.dir, or name one")
+		return "", fault.Stopf(fault.BadFile, "the running instance has no directory for savepoints: name one in the command, or start it with state.savepoints.dir")
 	}
 	if text := rules.Dir(dir); text != "" {
 		return "", fault.Stopf(fault.Usage, "savepoint directory %q %s", dir, text)

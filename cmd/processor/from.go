@@ -63,6 +63,8 @@ func (f *startFlags) wayOn(err error, file string, set []string) error {
 	switch {
 	case refused == nil:
 		return err
+	case refused.Has(snapshot.ReasonOtherCluster) && len(f.from) > 0:
+		return fmt.Errorf("%w: offsets are of one cluster; start from it on the cluster that it is of (kafka.brokers), or leave --from out here", err)
 	case refused.Has(snapshot.ReasonOtherLineage):
 		return fmt.Errorf("%w; another name: `processor run %s --set application=NAME --from …`, repeated outputs: --accept-duplicates, a reset: `processor reset %s`", err, given(file, set, "application"), given(file, set))
 	}

@@ -31,7 +31,7 @@ type LinkError struct {
 
 // Error says where it leads, and what may be.
 func (e *LinkError) Error() string {
-	return fmt.Sprintf("%s is a symbolic link to %s, which leads out of the directory or nowhere: only links within the directory are followed", e.Name, e.Target)
+	return fmt.Sprintf("%s is a symbolic link to %s, which leads out of the directory or nowhere, or is absolute: only relative links within the directory are followed", e.Name, e.Target)
 }
 
 // Link is Entry.What of a symbolic link.
