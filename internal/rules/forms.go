@@ -72,6 +72,11 @@ func Token(s string) string {
 	return ""
 }
 
+// notHome is of a path that a shell would have replaced, and nobody else does. It would be taken as one in the working directory.
+const notHome = "begins with ~, which only a shell replaces, and not where it stands behind a =: write the whole path, or ./~"
+
+func atHome(s string) bool { return s == "~" || strings.HasPrefix(s, "~/") }
+
 const notPath = "is not a path of a directory on this machine"
 
 // urlPattern is what a URL begins with: file:///a, and file:/a as well, which is the same.
@@ -90,6 +95,8 @@ func Dir(s string) string {
 	switch scheme := schemeOf(s); {
 	case strings.ContainsRune(s, 0):
 		return notPath
+	case atHome(s):
+		return notHome
 	case scheme == "" && !strings.Contains(s, "://"):
 		return ""
 	case scheme != "file":
@@ -117,6 +124,9 @@ func DirOf(s string) string {
 func Path(s string) string {
 	if strings.ContainsRune(s, 0) || strings.Contains(s, "://") || schemeOf(s) != "" {
 		return notPath
+	}
+	if atHome(s) {
+		return notHome
 	}
 	return ""
 }

@@ -54,6 +54,13 @@ func TestForms(t *testing.T) {
 		require.NotEmpty(t, Dir(s), s)
 	}
 	require.Empty(t, Path("a/b"))
+	for _, s := range []string{"~", "~/data", "~/"} { // which no shell has replaced
+		require.Contains(t, Path(s), "write the whole path, or ./~")
+		require.Contains(t, Dir(s), "write the whole path, or ./~")
+	}
+	for _, s := range []string{"./~", "/a/~", "~a", "a~/b"} {
+		require.Empty(t, Path(s)+Dir(s))
+	}
 	require.NotEmpty(t, Path("file:///a"))
 	require.NotEmpty(t, Path("file:/a"))
 	require.Empty(t, Application("orders"))
