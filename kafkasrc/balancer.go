@@ -83,6 +83,9 @@ type memberNote struct {
 	Whole    bool       `json:"whole,omitempty"`
 	// Partitions are the counts of the last assignment, or what the member knows since: the leader may have older metadata.
 	Partitions map[string]int `json:"partitions,omitempty"`
+	// Asks makes a join that is to have the group balanced anew another one than that before: to the same one of a member that does
+	// not lead, the broker answers with the assignment that it has.
+	Asks int `json:"asks,omitempty"`
 	// Holder is that of the last assignment: it may have restarted in place, and knows nothing of it.
 	Holder string `json:"holder,omitempty"`
 }
@@ -136,7 +139,7 @@ func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][
 	meta.Version, meta.Topics = metadataVersion, interests
 	b.mu.Lock()
 	b.interests, meta.Generation = slices.Clone(interests), b.round
-	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.noted(), Holder: b.holder})
+	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.noted(), Asks: b.forced, Holder: b.holder})
 	b.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(owned)) {
 		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
@@ -230,7 +233,7 @@ func (a *assignments) IntoSyncAssignment() []kmsg.SyncGroupRequestGroupAssignmen
 func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int32, error) {
 	var in kmsg.ConsumerMemberAssignment
 	note := leaderNote{Generation: -1}
-	if len(assignment) > 0 { // a member that the leader does not know yet gets none
+	if len(assignment) > 0 { // a member that the leader did not know gets none
 		if err := in.ReadFrom(assignment); err != nil {
 			return nil, fmt.Errorf("assignment: %w", err)
 		}
@@ -241,6 +244,9 @@ func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.round, b.made, b.holder, b.owes, b.outdated = note.Generation, note.Partitions, note.Holder, note.GivesUp, ""
+	if len(assignment) == 0 {
+		b.outdated = "the assignment was made without this instance"
+	}
 	if note.V != 0 && note.Interests != fingerprint(b.interests, b.together, b.whole) {
 		b.outdated = "the assignment was made for other topics of this instance"
 		if b.whole && !note.Whole {
