@@ -129,7 +129,7 @@ func TestBalancerTakesNothingForGranted(t *testing.T) {
 	got, err := b.ParseSyncAssignment(nil)
 	require.NoError(t, err)
 	require.Empty(t, got, "a member that the leader does not know yet")
-	require.Empty(t, b.rejoin("m1", func(string, int32) bool { return true }))
+	require.Contains(t, b.rejoin("m1", func(string, int32) bool { return true }), "made without this instance")
 	_, err = b.ParseSyncAssignment([]byte{1, 2})
 	require.Error(t, err)
 	var a kmsg.ConsumerMemberAssignment
