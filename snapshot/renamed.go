@@ -98,7 +98,7 @@ func (t *TaskFacts) heldBy(from []*Savepoint) []holding {
 		e := s.Root.entryOf(t)
 		switch {
 		case e == nil:
-		case slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.reads(f.TopicPartition) }):
+		case t.isRead(e):
 			reads = append(reads, holding{s, e})
 		default:
 			named = append(named, holding{s, e})
@@ -185,18 +185,35 @@ func (in *ResolveInput) namesake(t *TaskFacts, info *RootInfo) string {
 }
 
 // stored gives the newest root of the store that holds a task, or else the newest one that cannot be read; nil when there is
-// neither.
+// neither. A task of this name that read another topic is none of it when its source has read the present topic since: then the
+// partition was added to that one.
 func (in *ResolveInput) stored(t *TaskFacts) *RootInfo {
 	var damaged *RootInfo
+	moved := false // the source has read the topic that it reads now, by a newer root
 	for _, i := range newestFirst(in.Stored) {
-		switch info := &in.Stored[i]; {
-		case info.Root == nil:
+		info := &in.Stored[i]
+		if info.Root == nil {
 			damaged = cmp.Or(damaged, info)
-		case info.Root.entryOf(t) != nil:
+			continue
+		}
+		if e := info.Root.entryOf(t); e != nil && (!moved || t.isRead(e)) {
 			return info
 		}
+		moved = moved || info.Root.ClusterID == in.ClusterID && info.Root.sourceReads(t)
 	}
 	return damaged
+}
+
+// isRead reports that an entry reads what the task reads, by the names of topics.
+func (t *TaskFacts) isRead(e *TaskEntry) bool {
+	return slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.reads(f.TopicPartition) })
+}
+
+// sourceReads reports that the source of a task reads one of its topics.
+func (r *Root) sourceReads(t *TaskFacts) bool {
+	return slices.ContainsFunc(r.Tasks, func(e TaskEntry) bool {
+		return e.Task.Source == t.Task.Source && slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.readsFrom(f.Topic) })
+	})
 }
 
 // takeUp is the decision to go on from a root's entry of a task.

@@ -36,6 +36,9 @@ func (f *runFlags) given(file string) string {
 			s += fmt.Sprintf(" --embedded-port %d", f.embeddedPort)
 		}
 	}
+	if f.start.allowDropped {
+		s += " --allow-dropped-state"
+	}
 	return s
 }
 

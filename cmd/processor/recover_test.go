@@ -21,6 +21,9 @@ func TestACureNamesWhatWasSet(t *testing.T) {
 	f.embedded, f.embeddedPort = true, 0
 	require.Contains(t, wayBack(&snapshot.CorruptError{}, "t.yaml", f).Error(), "`processor run "+with+" --embedded --embedded-port 0 --recover-from-store`")
 
+	f.start.allowDropped = true
+	require.Contains(t, wayBack(refused, "t.yaml", f).Error(), "`processor run "+with+" --embedded --embedded-port 0 --allow-dropped-state --recover-from-store`")
+	f.start.allowDropped = false
 	f.start.from = []string{"sp/savepoint-t-7-1"}
 	text = wayBack(&snapshot.CorruptError{}, "t.yaml", f).Error()
 	require.Contains(t, text, "`processor savepoint inspect sp/savepoint-t-7-1`")
