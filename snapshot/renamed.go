@@ -174,14 +174,25 @@ func (in *ResolveInput) recreated(t *TaskFacts, info *RootInfo) *element.Positio
 }
 
 // namesake gives the topic that a task of this name read by a root of the cluster, where none in the store has read the topic that
-// it reads now, whatever its source was called; "" otherwise.
+// it reads now, whatever its source was called; "" otherwise. A topic of that name which is no more is not this one.
 func (in *ResolveInput) namesake(t *TaskFacts, info *RootInfo) string {
 	if info.Root == nil || info.Root.ClusterID != in.ClusterID || slices.ContainsFunc(in.Stored, func(i RootInfo) bool {
-		return i.Root == nil || slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return i.Root.readsFrom(f.Topic) })
+		return i.Root == nil || slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return i.Root.readsThis(f) })
 	}) {
 		return ""
 	}
-	return info.Root.entryOf(t).Positions[0].Topic
+	e := info.Root.entryOf(t)
+	if slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.readsFrom(f.Topic) }) {
+		return "" // created anew
+	}
+	return e.Positions[0].Topic
+}
+
+// readsThis reports that a task of the root has a position in the topic of an input, and not in one of its name.
+func (r *Root) readsThis(f InputFacts) bool {
+	return slices.ContainsFunc(r.Tasks, func(e TaskEntry) bool {
+		return slices.ContainsFunc(e.Positions, func(p element.Position) bool { return p.Topic == f.Topic && p.TopicID == f.TopicID })
+	})
 }
 
 // stored gives the newest root of the store that holds a task, or else the newest one that cannot be read; nil when there is

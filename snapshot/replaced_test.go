@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -148,14 +149,26 @@ func TestASourceThatReadsAnotherTopicUnderItsName(t *testing.T) {
 		// What has read the topic under another name stood somewhere, and one that cannot be read may have.
 		for what, other := range map[string]RootInfo{
 			"another name": {Ref: h.root(0, 0, c), Committed: true},
+			"made anew":    {Ref: h.root(0, 0, c), Committed: true},
 			"damaged":      {Ref: RootRef{Name: nameOf(3, 1)}, Err: vfsNotExist()},
 		} {
 			if other.Err == nil {
 				other.Root = h.in.Roots[other.Ref].Root
 			}
+			if what == "made anew" { // another one had its name when a source read it
+				root := *other.Root
+				root.Tasks = slices.Clone(root.Tasks)
+				for i := range root.Tasks {
+					root.Tasks[i].Positions = slices.Clone(root.Tasks[i].Positions)
+					for j := range root.Tasks[i].Positions {
+						root.Tasks[i].Positions[j].TopicID = element.TopicID{0xff}
+					}
+				}
+				other.Root = &root
+			}
 			h.in.Stored = append(h.in.Stored[:1], other)
 			_, err = Resolve(h.in)
-			if len(stages) > 0 { // the application has gone on without it
+			if len(stages) > 0 || what == "made anew" { // the application has gone on without it, or has never read it
 				require.NoError(t, err, what)
 				continue
 			}
