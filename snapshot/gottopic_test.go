@@ -27,18 +27,24 @@ func TestWhatIsStoredOfATaskWhoseSourceHasGotAnotherTopic(t *testing.T) {
 	foreign.Root.ClusterID = "elsewhere"
 	recreated := root(12, "in", "b", 2, 3)
 	recreated.Root.Tasks[0].Positions[0].TopicID = element.TopicID{'B'}
+	stateful := root(10, "in", "a", 0, 4)
+	for i := range stateful.Root.Tasks {
+		stateful.Root.Tasks[i].Runs = []RunRef{{To: 10, Full: true, Entries: 1}}
+	}
 	damaged := RootInfo{Ref: RootRef{Name: nameOf(15, 1)}, Err: vfsNotExist()}
 	for what, c := range map[string]struct {
 		stored []RootInfo
 		want   *RootInfo
 	}{
 		"it has got it since":                  {[]RootInfo{before, since}, nil},
-		"it had it before":                     {[]RootInfo{root(5, "in", "b", 0, 2), before}, &before},
-		"another source has it":                {[]RootInfo{before, root(20, "other", "b", 0, 2)}, &before},
+		"it had it before":                     {[]RootInfo{root(5, "in", "b", 0, 2), before}, nil},
+		"another source has it":                {[]RootInfo{before, root(20, "other", "b", 0, 2)}, nil},
 		"elsewhere":                            {[]RootInfo{before, foreign}, &before},
 		"another instance has had it":          {[]RootInfo{root(11, "in", "b", 2, 3), before, since}, ptr(root(11, "in", "b", 2, 3))},
 		"under another name":                   {[]RootInfo{root(9, "old", "b", 2, 3), before, since}, ptr(root(9, "old", "b", 2, 3))},
-		"of the topic before it was made anew": {[]RootInfo{before, recreated, since}, &recreated},
+		"of the topic before it was made anew": {[]RootInfo{before, recreated, since}, nil},
+		"with state":                           {[]RootInfo{stateful, since}, &stateful},
+		"nobody has read it":                   {[]RootInfo{before}, &before},
 		"in one that cannot be read":           {[]RootInfo{before, damaged, since}, &damaged},
 	} {
 		in := &ResolveInput{ClusterID: "here", Stored: c.stored}

@@ -173,17 +173,15 @@ func (in *ResolveInput) recreated(t *TaskFacts, info *RootInfo) *element.Positio
 	return nil
 }
 
-// namesake gives the topic that a task of this name read by a root of the cluster, where none in the store has read the topic that
-// it reads now, whatever its source was called; "" otherwise. A topic of that name which is no more is not this one.
+// namesake gives the topic that a task of this name read by a root of the cluster, when that is another one; "" otherwise, and when
+// a root that cannot be read may have what the task reads.
 func (in *ResolveInput) namesake(t *TaskFacts, info *RootInfo) string {
-	if info.Root == nil || info.Root.ClusterID != in.ClusterID || slices.ContainsFunc(in.Stored, func(i RootInfo) bool {
-		return i.Root == nil || slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return i.Root.readsThis(f) })
-	}) {
+	if info.Root == nil || info.Root.ClusterID != in.ClusterID || slices.ContainsFunc(in.Stored, func(i RootInfo) bool { return i.Root == nil }) {
 		return ""
 	}
 	e := info.Root.entryOf(t)
 	if slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.readsFrom(f.Topic) }) {
-		return "" // created anew
+		return ""
 	}
 	return e.Positions[0].Topic
 }
@@ -195,36 +193,36 @@ func (r *Root) readsThis(f InputFacts) bool {
 	})
 }
 
-// stored gives the newest root of the store that holds a task, or else the newest one that cannot be read; nil when there is
-// neither. A task of this name that read another topic is none of it when its source has read the present topic since: then the
-// partition was added to that one.
+// stored gives the newest root of the store that holds a task: what reads what the task reads, under any name, or else what has its
+// name. When there is none it gives the newest one that cannot be read; nil when there is neither. What has only the name, or stood
+// in a topic that had the name of this one, and has no state says nothing of a partition of a topic that was read: that one was added.
 func (in *ResolveInput) stored(t *TaskFacts) *RootInfo {
-	var damaged *RootInfo
-	moved := false // the source has read the topic that it reads now, by a newer root
+	var damaged, named *RootInfo
+	known := false
 	for _, i := range newestFirst(in.Stored) {
 		info := &in.Stored[i]
 		if info.Root == nil {
 			damaged = cmp.Or(damaged, info)
 			continue
 		}
-		if e := info.Root.entryOf(t); e != nil && (!moved || t.isRead(e)) {
+		switch e := info.Root.entryOf(t); {
+		case e == nil:
+		case in.own(t, info.Root, e):
 			return info
+		case named == nil:
+			named = info
 		}
-		moved = moved || info.Root.ClusterID == in.ClusterID && info.Root.sourceReads(t)
+		known = known || info.Root.ClusterID == in.ClusterID && slices.ContainsFunc(t.Inputs, info.Root.readsThis)
 	}
-	return damaged
+	if named != nil && known && !named.Root.entryOf(t).hasState() {
+		named = nil
+	}
+	return cmp.Or(named, damaged)
 }
 
 // isRead reports that an entry reads what the task reads, by the names of topics.
 func (t *TaskFacts) isRead(e *TaskEntry) bool {
 	return slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.reads(f.TopicPartition) })
-}
-
-// sourceReads reports that the source of a task reads one of its topics.
-func (r *Root) sourceReads(t *TaskFacts) bool {
-	return slices.ContainsFunc(r.Tasks, func(e TaskEntry) bool {
-		return e.Task.Source == t.Task.Source && slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return e.readsFrom(f.Topic) })
-	})
 }
 
 // takeUp is the decision to go on from a root's entry of a task.
