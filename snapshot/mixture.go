@@ -19,7 +19,8 @@ import (
 //
 //	its tasks have no state of their own in the older checkpoint, or that may go (DropStates)
 //	the newer checkpoint knows nothing of the topic: else the offsets were set back
-//	the newer one went on from the older one: they have an input in common, and none went back
+//	the newer one went on from the older one: they have an input in common, and none went back; or the older one has nothing in
+//	its stages, so that nothing could be missing
 //
 // Everything else stays a mixture of checkpoints and is refused.
 
@@ -61,7 +62,7 @@ func (in *ResolveInput) takeBack(out map[element.TaskID]Decision) (refused []Ref
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
 		d := out[t.Task]
-		if d.Kind != Restore || !slices.Contains(back, d.Root) || !in.absent(t) || in.knownSince(t, d.Root, refs) {
+		if d.Kind != Restore || !slices.Contains(back, d.Root) && !in.Roots[d.Root].Root.bare() || !in.absent(t) || in.knownSince(t, d.Root, refs) {
 			continue
 		}
 		if e := in.Roots[d.Root].Root.entryOf(t); e.hasState() && !in.DropStates {
@@ -75,6 +76,12 @@ func (in *ResolveInput) takeBack(out map[element.TaskID]Decision) (refused []Ref
 		out[t.Task] = Decision{Kind: StartEmpty, Positions: d.Positions, Root: RootRef{Name: d.Root.Name}, Left: d.Root, Behind: d.Behind}
 	}
 	return refused
+}
+
+// bare reports that no stage behind an exchange has anything: what its sources had read was put out with their offsets, and binds
+// them to nothing.
+func (r *Root) bare() bool {
+	return !slices.ContainsFunc(r.Tasks, func(e TaskEntry) bool { return e.Parallelism > 0 && e.hasState() })
 }
 
 // precede gives those of the roots that the application has gone on from to its current one. One without stages has nothing but

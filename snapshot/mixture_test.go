@@ -160,12 +160,32 @@ func TestWhatLooksLikeATopicThatComesBack(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			h, left, current := tookOut(t, b)
+			for i := range h.in.Roots[left].Root.Tasks { // what was read of b is in the stages
+				if e := &h.in.Roots[left].Root.Tasks[i]; e.Parallelism > 0 {
+					e.Runs = []RunRef{{To: 1, Full: true, Entries: 1}}
+				}
+			}
 			spoil(h, h.in.Roots[left].Root, h.in.Roots[current].Root)
 			h.refused(ReasonMixedRoots, left.Path, current.Path)
 			h.in.DropStates = true
 			h.refused(ReasonMixedRoots)
 		})
 	}
+}
+
+// All sources were replaced where the stages have nothing, so nothing of the topic can be missing in them when it comes back.
+func TestATopicComesBackAfterAllSourcesWereReplaced(t *testing.T) {
+	b := reads{topic: "b", at: 7}
+	h, left, current := tookOut(t, b)
+	root := h.in.Roots[left].Root
+	root.Tasks = slices.Delete(root.Tasks, 2, 3) // a is new
+	d, err := Resolve(h.in)
+	require.NoError(t, err)
+	require.Equal(t, Decision{Kind: StartEmpty, Positions: []element.Position{b.position()}, Root: RootRef{Name: left.Name}, Left: left}, d[b.task()])
+	require.Equal(t, current, d[subtask(0)].Root)
+
+	root.Tasks[0].InFlight = []RunRef{{To: 1, Entries: 1}}
+	h.refused(ReasonMixedRoots, left.Path, current.Path)
 }
 
 // Where records may repeat, one of two partitions may have been committed before the topic was taken out, and the other not.
