@@ -134,7 +134,10 @@ func loweredLimit(s *site) {
 	require.GreaterOrEqual(s.t, p.restarts(), 1)
 	require.Contains(s.t, p.stderr.String(), "is read anew")
 	limit("80")
-	s.orders(45_000, 1, 1)
+	for n := range 5 { // the controller has the limit, the broker soon
+		s.orders(45_000+n, 1, 1)
+		time.Sleep(500 * time.Millisecond)
+	}
 	require.Equal(s.t, 30, p.exit(20*time.Second))
 	for _, want := range []string{s.out, "offset ", "partition ", "at most 80", "max.message.bytes"} {
 		require.Contains(s.t, p.stderr.tail(1), want)
