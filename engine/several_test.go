@@ -382,6 +382,7 @@ func TestPartitionsMoveAtRandomWhileAnythingFails(t *testing.T) {
 	}
 	var joined, left, ended atomic.Int64
 	start := func(m *member) func() error {
+		m.reopen() // one that takes an earlier process's incarnation for its own takes lower ids for over
 		ports := m.ports()
 		ports.Committer, ports.Offsets = flakyCommitter{m, f}, flakyOffsets{m, f}
 		cfg := m.config()

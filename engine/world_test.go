@@ -81,11 +81,18 @@ func newWorld(t *testing.T, partitions int) *world {
 
 // join makes a further instance, which owns nothing yet.
 func (w *world) join(name string) *member {
-	repo, err := snapshot.OpenRepository(w.t.Context(), snapshot.Config{Dir: w.dir, Application: app, Instance: name, NumRetained: 2,
+	m := &member{w: w, name: name, changes: make(chan struct{}, 1), assignment: Assignment{Since: map[element.TopicPartition]uint64{}}}
+	m.reopen()
+	return m
+}
+
+// reopen gives the member another repository, as another process has.
+func (m *member) reopen() {
+	repo, err := snapshot.OpenRepository(m.w.t.Context(), snapshot.Config{Dir: m.w.dir, Application: app, Instance: m.name, NumRetained: 2,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { require.NoError(w.t, repo.Close()) })
-	return &member{w: w, name: name, repo: repo, changes: make(chan struct{}, 1), assignment: Assignment{Since: map[element.TopicPartition]uint64{}}}
+	require.NoError(m.w.t, err)
+	m.w.t.Cleanup(func() { require.NoError(m.w.t, repo.Close()) })
+	m.repo = repo
 }
 
 // assign takes everything away from a member and gives it the first n partitions.
