@@ -12,6 +12,6 @@
 //
 // Goroutines: one that accepts and those of net/http, all ended by Close, which their owner calls.
 //
-// Files: server.go (listener and its life), guard.go (who may ask), handlers.go (the endpoints), api.go (what goes over the
+// Files: server.go (listener and its life), conns.go (how many connections it has), guard.go (who may ask), handlers.go (the endpoints), api.go (what goes over the
 // wire), attempts.go (the part of it that tells of attempts), client.go (the other side, for the command line).
 package admin

@@ -39,7 +39,7 @@
 // ended and awaited by Leave; kgo's own are ended by
 // Close too. Fetcher has none besides kgo's: Run is the caller's goroutine.
 //
-// Files: group.go (joining, leaving, the poll loop), balancer.go (the protocol of the balancer), balance.go (its plan),
+// Files: group.go (joining, leaving, the poll loop), balancer.go (the protocol of the balancer), balance.go (its plan), known.go (what members know of topics),
 // even.go (the numbers of the plan), whole.go (the plan of a group in which one member has everything), ownership.go
 // (epochs and fences), fetcher.go (the fetch loop),
 // streams.go (partitions that come and go), convert.go (kgo records to deliveries), fetcherr.go (error classes of a fetch),

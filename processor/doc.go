@@ -36,7 +36,7 @@
 // The admin listener, the reader of the control topic, and what serves its commands end last, when the engine has ended.
 //
 // Files: config.go (settings) with config_check.go, config_ignored.go and config_gaps.go, spill.go (the limit of memory), retained.go (how many checkpoints are kept),
-// run.go (composition), ports.go (adapters between packages), identity.go (data directory,
+// run.go (composition), takenback.go (a start that the brokers take back), ports.go (adapters between packages), identity.go (data directory,
 // instance id), log.go and log_merges.go (what is logged), offsets.go (reads of positions), starts.go, ends.go, endsgroup.go and endskept.go (start and end positions, whose group the ends are in, and how they stay), runs.go
 // (which bounded run a process takes part in), outputs.go (the output topics of an attempt), members.go (who is in the group), gone.go
 // and cleangone.go (transactions and files of instances that are gone), patterns.go (topics that match), local.go (keeper of the local copy: life and

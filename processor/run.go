@@ -34,9 +34,8 @@ const (
 // ExitCode gives the documented exit code of an error of Run, 0 for nil.
 func ExitCode(err error) int { return int(fault.CodeOf(err)) }
 
-// runOnce is one try of Run. unknown says that the group has never had this instance.
+// runOnce is one try of Run, of which cfg has the defaults. unknown says that the group has never had this instance.
 func runOnce(ctx context.Context, plan *topology.Plan, cfg Config) (unknown bool, err error) {
-	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return false, err
 	}

@@ -1,8 +1,8 @@
 package processor
 
 import (
+	"cmp"
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/millweir/millweir/internal/fault"
@@ -24,20 +24,14 @@ const (
 // the dead one, and the brokers answer as if somebody else had the id. Two processes that do start with one id at a moment replace
 // each other until the first of them is in the group; the other one hears of it later, or has tried often enough.
 func Run(ctx context.Context, plan *topology.Plan, cfg Config) error {
-	pause := cfg.takenBackPause
-	if pause == 0 {
-		pause = takenBackPause
-	}
+	cfg = cfg.withDefaults()
+	pause := cmp.Or(cfg.takenBackPause, takenBackPause)
 	for n := 0; ; n++ {
 		unknown, err := runOnce(ctx, plan, cfg)
 		if !unknown || fault.CodeOf(err) != fault.Fenced || n == takenBackTries || ctx.Err() != nil {
 			return err
 		}
-		log := cfg.Logger
-		if log == nil {
-			log = slog.Default()
-		}
-		log.Warn("the brokers say that another process has the instance id, and the group has never had this one: they also say so when they cannot write down who is in the group; starting again",
+		cfg.Logger.Warn("the brokers say that another process has the instance id, and the group has never had this one: they also say so when they cannot write down who is in the group; starting again",
 			"application", plan.Application, "pause", pause, "try", n+1, "tries", takenBackTries)
 		if sleep(ctx, pause) != nil {
 			return nil // told to stop before it had started

@@ -53,8 +53,15 @@ func TestATransactionOfTwoEpochsIsNotCommitted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &producer{id, epoch}, c.acked.Load())
 	c.acked.Store(&producer{id, epoch - 1})
+	e.refusesTwoEpochs(m)
+}
+
+// refusesTwoEpochs: the sealed transaction is not committed, not even its offsets, and the next one is.
+func (e *env) refusesTwoEpochs(m *Manager) {
+	t := e.t
+	t.Helper()
 	offsets := e.tap.Watch(nil, kmsg.TxnOffsetCommit)
-	err = m.Commit(e.ctx, e.commitOf(1, 30, "handle-1"))
+	err := m.Commit(e.ctx, e.commitOf(1, 30, "handle-1"))
 	require.ErrorContains(t, err, "within the transaction")
 	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
 	require.Zero(t, offsets.Hits())
@@ -75,15 +82,7 @@ func TestAnOldEpochThatIsAcknowledgedLateIsNotCommitted(t *testing.T) {
 	c.pending.Add(1)
 	c.answered(&kgo.Record{ProducerID: by.id, ProducerEpoch: by.epoch - 1}, nil)
 	require.NoError(t, m.Seal(e.ctx, 1))
-	offsets := e.tap.Watch(nil, kmsg.TxnOffsetCommit)
-	err := m.Commit(e.ctx, e.commitOf(1, 30, "handle-1"))
-	require.ErrorContains(t, err, "within the transaction")
-	require.Equal(t, fault.Restart, fault.RecoveryOf(err))
-	require.Zero(t, offsets.Hits())
-	require.NoError(t, m.Abort(e.ctx))
-	require.NoError(t, m.Init(e.ctx))
-	require.NoError(t, e.checkpoint(m, 2, "b"))
-	require.Equal(t, []string{"b"}, e.read(e.out))
+	e.refusesTwoEpochs(m)
 }
 
 // A record that was refused ends the transaction although the others may wait for a broker for long.

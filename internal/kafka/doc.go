@@ -13,5 +13,5 @@
 // Goroutines: none of its own; the clients it builds own theirs and end them in Close.
 //
 // Files: client.go (Config, NewClient), log.go (kgo's log on slog), classify.go (error classes), probe.go (the check
-// of the cluster at start), seeds.go (its first answer), topics.go (ids, creation, limits), ready.go (what was just made is known to all brokers), ailing.go (partitions that cannot be written to), again.go (what is asked again, and how long), offsets.go (stable reads), positions.go (start, end, time).
+// of the cluster at start), seeds.go (its first answer), cluster.go (another cluster in its place), topics.go (ids, creation, limits), ready.go (what was just made is known to all brokers), ailing.go (partitions that cannot be written to), again.go (what is asked again, and how long), offsets.go (stable reads), positions.go (start, end, time).
 package kafka
