@@ -16,17 +16,24 @@ import (
 	"github.com/millweir/millweir/snapshot"
 )
 
-// seenPersist looks at what checkpoints are made of, and fails some.
+// seenPersist looks at what checkpoints are made of, and fails some. Those in flight together are written side by side, so in
+// any order, and some come to nothing because one before them did; roots are written one after the other.
 type seenPersist struct {
 	Checkpoints
-	see func(deltas []snapshot.TaskDelta) error
+	see  func(id element.CheckpointID, deltas []snapshot.TaskDelta) error
+	root func(id element.CheckpointID)
 }
 
 func (s seenPersist) Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.Persisted, error) {
-	if err := s.see(deltas); err != nil {
+	if err := s.see(name.ID, deltas); err != nil {
 		return nil, err
 	}
 	return s.Checkpoints.Persist(ctx, name, deltas)
+}
+
+func (s seenPersist) WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error) {
+	s.root(root.Name.ID)
+	return s.Checkpoints.WriteRoot(ctx, root)
 }
 
 // State that came from other tasks counts as committed: its first checkpoint has all of it, and so has the one that follows
@@ -44,9 +51,10 @@ func TestTheFirstCheckpointOfStateThatMovedIsWhole(t *testing.T) {
 			require.NoError(t, stop())
 			var mu sync.Mutex
 			var calls int
-			var fulls []bool // of the subtasks, of the checkpoints that were kept
+			whole := map[element.CheckpointID]bool{} // of the subtasks
+			var fulls []bool                         // the same of those that got a root
 			w.wrap = func(c Checkpoints) Checkpoints {
-				return seenPersist{c, func(deltas []snapshot.TaskDelta) error {
+				return seenPersist{c, func(id element.CheckpointID, deltas []snapshot.TaskDelta) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if calls++; calls <= 2 {
@@ -54,9 +62,15 @@ func TestTheFirstCheckpointOfStateThatMovedIsWhole(t *testing.T) {
 					}
 					moved := slices.DeleteFunc(slices.Clone(deltas), func(d snapshot.TaskDelta) bool { return !strings.HasPrefix(d.Task.Source, "by-key") })
 					if len(moved) == 3 {
-						fulls = append(fulls, !slices.ContainsFunc(moved, func(d snapshot.TaskDelta) bool { return !d.Full }))
+						whole[id] = !slices.ContainsFunc(moved, func(d snapshot.TaskDelta) bool { return !d.Full })
 					}
 					return nil
+				}, func(id element.CheckpointID) {
+					mu.Lock()
+					defer mu.Unlock()
+					if full, ok := whole[id]; ok {
+						fulls = append(fulls, full)
+					}
 				}}
 			}
 			cfg.TolerableFailures, cfg.TransactionTimeout = checkpoint.Unlimited, time.Hour
