@@ -91,9 +91,7 @@ func (p *couple) wake(i int, working bool) {
 
 func (p *couple) stop() {
 	p.s.t.Helper()
-	for _, job := range p.jobs {
-		job.stop()
-	}
+	stopAll(p.jobs[:]...)
 }
 
 // staleOwner suspends one of two instances in the middle of a transaction, again and again, at random moments, until the

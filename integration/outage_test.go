@@ -75,9 +75,7 @@ func TestRealTheClusterGoesAndComesBack(t *testing.T) {
 	s.caughtUp(jobs[0])
 	r := s.exact(verify.Config{})
 	require.EqualValues(t, n, r.RecordsIn+r.Filtered)
-	for _, job := range jobs {
-		job.stop()
-	}
+	stopAll(jobs...)
 	s.nothingOpen(nil, time.Now().Add(2*transactionTimeout))
 	s.handlesAreWhole()
 }

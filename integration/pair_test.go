@@ -178,9 +178,7 @@ func runPair(s *site, plan pairPlan) {
 	t.Logf("no transaction open after %v, no file too many %v later", closed.Sub(idle).Round(time.Millisecond), time.Since(closed).Round(time.Millisecond))
 	r := s.exact(verify.Config{})
 	require.EqualValues(t, n, r.RecordsIn+r.Filtered)
-	for _, job := range p.jobs {
-		job.stop()
-	}
+	stopAll(p.jobs[:]...)
 	s.nothingOpen(nil, time.Now())
 	require.Equal(t, r.RecordsOut, s.exact(verify.Config{}).RecordsOut)
 	s.storeIsWhole()

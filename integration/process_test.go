@@ -124,6 +124,19 @@ func (p *process) stop() {
 	require.Zero(p.t, p.exit(30*time.Second))
 }
 
+// stopAll stops instances of one application one after the other. Those that go on get what the ones before them had, and may
+// be at its restoring still when it is their turn: they say so by 42, and have nothing to commit.
+func stopAll(jobs ...*process) {
+	for _, p := range jobs {
+		p.t.Helper()
+		require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM), p.stderr.tail(3))
+		if code := p.exit(30 * time.Second); code != 0 {
+			require.Equal(p.t, 42, code, p.stderr.tail(3))
+			require.Contains(p.t, p.stderr.String(), "it was still restoring its state")
+		}
+	}
+}
+
 // await waits until the log has a text.
 func (p *process) await(text string) {
 	p.t.Helper()

@@ -78,9 +78,7 @@ func dataDirectoriesArePutBack(s *site, rounds int) {
 	s.caughtUp(jobs[0])
 	r := s.exact(verify.Config{})
 	require.EqualValues(t, n, r.RecordsIn+r.Filtered)
-	for _, job := range jobs {
-		job.stop()
-	}
+	stopAll(jobs...)
 	s.handlesAreWhole()
 	t.Logf("%v; %d records, %d outputs", counts, n, r.RecordsOut)
 }

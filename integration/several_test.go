@@ -45,8 +45,7 @@ func instancesComeAndGo(s *site) {
 	r := s.exact(verify.Config{})
 	require.EqualValues(s.t, keys+produced, r.RecordsIn+r.Filtered)
 	require.NotContains(s.t, first.stderr.String(), "attempt failed", "what stays goes on")
-	second.stop()
-	first.stop()
+	stopAll(second, first)
 	s.nothingOpen(nil, time.Now().Add(2*transactionTimeout))
 	s.handlesAreWhole()
 }

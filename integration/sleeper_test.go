@@ -53,8 +53,7 @@ func fileRemovedInSleep(s *site) {
 	s.caughtUp(b)
 	r := s.exact(verify.Config{})
 	require.EqualValues(t, n, r.RecordsIn+r.Filtered)
-	a.stop()
-	b.stop()
+	stopAll(a, b)
 }
 
 func TestFileRemovedInSleep(t *testing.T) {

@@ -95,8 +95,8 @@ func turmoil(s *site, blows int) {
 	restarts := 0
 	for _, job := range jobs {
 		restarts += strings.Count(job.stderr.String(), "msg=\"attempt failed")
-		job.stop()
 	}
+	stopAll(jobs[:]...)
 	s.nothingOpen(nil, time.Now().Add(2*transactionTimeout))
 	s.handlesAreWhole()
 	t.Logf("%v, %s checkpoints in flight; %d records, %d outputs; %d attempts failed since the last starts", counts, concurrent, n, r.RecordsOut, restarts)
