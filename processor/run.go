@@ -34,7 +34,8 @@ const (
 // ExitCode gives the documented exit code of an error of Run, 0 for nil.
 func ExitCode(err error) int { return int(fault.CodeOf(err)) }
 
-// runOnce is one try of Run, of which cfg has the defaults. unknown says that the group has never had this instance.
+// runOnce is one try of Run, of which cfg has the defaults. unknown says that the group has never had this instance, and that
+// nobody has cancelled it.
 func runOnce(ctx context.Context, plan *topology.Plan, cfg Config) (unknown bool, err error) {
 	if err := cfg.validate(); err != nil {
 		return false, err
@@ -54,7 +55,11 @@ func runOnce(ctx context.Context, plan *topology.Plan, cfg Config) (unknown bool
 		s.stopped.Store(&now)
 		time.AfterFunc(cfg.ShutdownTimeout, lose)
 	})()
-	defer func() { s.ops.ended(err); err = errors.Join(err, s.close()) }()
+	defer func() {
+		s.ops.ended(err)
+		err = errors.Join(err, s.close())
+		unknown = unknown && ctx.Err() == nil // until here it can be cancelled
+	}()
 	s.quiet = s.ops.tellWaits()
 	defer s.quiet()
 	if err := s.open(ctx); err != nil {

@@ -58,3 +58,33 @@ func TestAMemberThatTheBrokersTakeBackStartsAgain(t *testing.T) {
 		})
 	}
 }
+
+// Who was cancelled does not start again, although the cancel came when the start had failed already.
+func TestAMemberThatIsTakenBackAndCancelledDoesNotStartAgain(t *testing.T) {
+	tb, cluster := testbed.NewFake(t, "a broker that takes a member back, on demand")
+	b := bedOn(t, tb)
+	var fenced atomic.Int32
+	cluster.ControlKey(int16(kmsg.SyncGroup), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's signature
+		if fenced.Add(1) > 1 {
+			return nil, nil, false
+		}
+		cluster.KeepControl()
+		resp := req.ResponseKind().(*kmsg.SyncGroupResponse)
+		resp.ErrorCode = kerr.FencedInstanceID.Code
+		return resp, nil, true
+	})
+	cfg := b.config()
+	cfg.InstanceID, cfg.takenBackPause = "a", 10*time.Millisecond
+	starts := make(chan *service, 1+takenBackTries)
+	cfg.started = func(s *service) { starts <- s }
+	cfg.Listener.AttemptEnded = func(int, error, fault.Recovery, time.Duration) {
+		s := <-starts
+		s.cancel(context.Background(), false)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := Run(ctx, countPlan(t, "takencancelled"), cfg)
+	require.NoError(t, ctx.Err(), "it works on")
+	require.Equal(t, fault.Fenced, fault.CodeOf(err), "%v", err)
+	require.EqualValues(t, 1, fenced.Load())
+}
