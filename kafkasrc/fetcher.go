@@ -228,7 +228,7 @@ func hand(ctx context.Context, s *stream, d element.Delivery, deliver Deliver) e
 	err := deliver(s.ctx, d)
 	switch {
 	case err == nil:
-		s.next = d.Next
+		s.next, s.again = d.Next, 0
 	case ctx.Err() == nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled):
 	default:
 		return err

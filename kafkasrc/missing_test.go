@@ -196,6 +196,40 @@ func TestC15_AGapOfWhichNothingIsKnownIsNoReasonToStop(t *testing.T) {
 	requireStop(t, r.fails(t), fault.OffsetGone, "offset 5", "10 to 20")
 }
 
+// A broker that does not have a position for a moment, now and then, in what may be years of reading, is no reason to stop. One
+// that goes on saying so of the same position is.
+func TestAPositionThatIsMissingForAMomentNowAndThen(t *testing.T) {
+	b, c := fakeBed(t, 1, "a broker that does not have a position, on demand")
+	cl := client(t, b.cfg)
+	id := b.TopicID(b.in)
+	var denials atomic.Int32
+	c.ControlKey(int16(kmsg.Fetch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if denials.Add(-1) < 0 {
+			return nil, nil, false
+		}
+		resp := kreq.ResponseKind().(*kmsg.FetchResponse)
+		rp := kmsg.NewFetchResponseTopicPartition()
+		rp.ErrorCode = kerr.OffsetOutOfRange.Code
+		rt := kmsg.NewFetchResponseTopic()
+		rt.Topic, rt.TopicID, rt.Partitions = b.in, id, []kmsg.FetchResponseTopicPartition{rp}
+		resp.Topics = append(resp.Topics, rt)
+		return resp, nil, true
+	})
+	r := b.read(t, b.at(0, 0))
+	for n := range maxAgain + 2 {
+		b.counted(t, cl, 0, n, 1)
+		r.reaches(t, b.tp(0), int64(n+1))
+		denials.Store(1)
+		require.Eventually(t, func() bool { return denials.Load() < 0 }, 10*time.Second, time.Millisecond)
+	}
+	b.counted(t, cl, 0, maxAgain+2, 1)
+	r.reaches(t, b.tp(0), maxAgain+3)
+	require.Equal(t, numbers(0, maxAgain+3), r.values(b.tp(0)))
+	denials.Store(1 << 20)
+	requireStop(t, r.fails(t), fault.OffsetGone, fmt.Sprintf("offset %d", maxAgain+3), "also says")
+}
+
 // A position that the log never had is not a gap, whatever the policy.
 func TestAPositionAboveTheLogStopsWithAnyPolicy(t *testing.T) {
 	b := newBed(t, 1)

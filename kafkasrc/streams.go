@@ -33,7 +33,7 @@ type stream struct {
 	end     int64              // what lies there or behind is not read; noEnd for none
 	ended   bool               // it was reached; written by Run's goroutine under the Fetcher's mu
 	jump    bool               // Offset is behind a gap, which the receiver is to be told; Run's goroutine only
-	again   int                // times that the broker did not have the position and then did; Run's goroutine only
+	again   int                // times that the broker did not have this position and then did; Run's goroutine only
 	removed bool               // under the Fetcher's mu
 	taken   bool               // Run knows it; under the Fetcher's mu
 	since   time.Time          // waiting since; Run's goroutine only
