@@ -45,13 +45,32 @@ func (in *intake) partitions() []element.TopicPartition {
 	return slices.SortedFunc(maps.Keys(in.since), element.TopicPartition.Compare)
 }
 
-// resolve decides how every task starts.
+// resolve decides how every task starts. None does while partitions are assigned that their topic does not have; a refusal comes first.
 func (in *intake) resolve() (map[element.TaskID]snapshot.Decision, error) {
 	decisions, err := in.decide()
+	if err == nil {
+		err = in.allThere()
+	}
 	for _, d := range decisions {
 		in.lastID = max(in.lastID, d.Behind)
 	}
 	return decisions, err
+}
+
+// isThere reports that a topic has a partition, as far as the cluster says. One that was deleted and made anew with fewer partitions
+// has not all of those that the group had shared out before, and a static member that starts in place of one that died is given what that had.
+func (in *intake) isThere(tp element.TopicPartition) bool {
+	return tp.Partition < in.topics[tp.Topic].Partitions
+}
+
+// allThere reports partitions that are assigned and not there. The group has been told, and is about to share out those that are.
+func (in *intake) allThere() error {
+	for _, tp := range in.partitions() {
+		if !in.isThere(tp) {
+			return fault.New(fault.Rejoin, fault.UnknownTopic, "the group assigns %s, and topic %s has %d partitions: it was deleted and created again since the group shared it out", tp, tp.Topic, in.topics[tp.Topic].Partitions)
+		}
+	}
+	return nil
 }
 
 // decide reads what the group has committed for that, and what the checkpoints say.
@@ -217,7 +236,7 @@ func (in *intake) readEnds() error {
 	for _, src := range in.a.r.plan.Sources {
 		var tps []element.TopicPartition
 		for _, tp := range in.partitions() {
-			if tp.Topic == src.Topic {
+			if tp.Topic == src.Topic && in.isThere(tp) {
 				tps = append(tps, tp)
 			}
 		}
@@ -247,7 +266,7 @@ func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 	for _, src := range a.r.plan.Sources {
 		var missing []element.TopicPartition
 		for i := range in.facts {
-			if f := &in.facts[i]; f.Task.Source == src.Name && is(f) {
+			if f := &in.facts[i]; f.Task.Source == src.Name && is(f) && in.isThere(f.Inputs[0].TopicPartition) {
 				missing = append(missing, f.Inputs[0].TopicPartition)
 			}
 		}

@@ -19,6 +19,7 @@ type candidate struct {
 	generation int32 // of the round that owned was given in
 	owned      []element.TopicPartition
 	made       map[string]int // the partition counts that its last assignment was made for
+	anew       map[string]int // of topics that it knows to have been made anew with fewer
 	noted      string         // the name of who had everything in its last assignment, in a whole group
 }
 
@@ -94,7 +95,8 @@ func (p *planner) known(counts map[string]int32) map[string]int32 {
 }
 
 // raised completes the counts by what earlier assignments were made for: the metadata of a member that has just become the
-// leader may be a minute older than those of the last one, and topics do not shrink.
+// leader may be a minute older than those of the last one, and topics do not shrink. One that a member was given too much of was made
+// anew, and has what such members say, the one that knows of most.
 func raised(members []candidate, counts map[string]int32) map[string]int32 {
 	out := maps.Clone(counts)
 	for _, m := range members {
@@ -104,6 +106,15 @@ func raised(members []candidate, counts map[string]int32) map[string]int32 {
 			}
 		}
 	}
+	said := map[string]int32{}
+	for _, m := range members {
+		for topic, n := range m.anew {
+			if _, wanted := out[topic]; wanted && n > 0 && n <= maxPartitions {
+				said[topic] = max(said[topic], int32(n))
+			}
+		}
+	}
+	maps.Copy(out, said)
 	return out
 }
 

@@ -60,7 +60,9 @@ const (
 type copartitioned struct {
 	together [][]string
 	whole    bool
-	joins    func(last int32) // told the generation of the last round before each join; nil for nobody
+	joins    func(last int32)                         // told the generation of the last round before each join; nil for nobody
+	vanished func(topic string, partition int32) bool // a partition that the client counts is not in its metadata any more; nil for none
+	refresh  func()                                   // asks for new metadata
 
 	mu        sync.Mutex
 	interests []string       // of the last join
@@ -68,6 +70,8 @@ type copartitioned struct {
 	holder    string         // who has everything by the last assignment; "" in a group that shares
 	made      map[string]int // partition counts that the last assignment was made for; nil when it does not say
 	known     map[string]int // partition counts that the cluster has told since; see Group.Know
+	anew      map[string]int // those of topics that were made anew with fewer than an assignment was made for; see Group.KnowFewer
+	said      int32          // the round after which this member has asked for another one because of them
 	owes      string         // the member id that was to join again after that assignment; "" for none
 	outdated  string         // why that does not fit; "" when it does
 	forced    int            // rejoins since it did
@@ -83,6 +87,8 @@ type memberNote struct {
 	Whole    bool       `json:"whole,omitempty"`
 	// Partitions are the counts of the last assignment, or what the member knows since: the leader may have older metadata.
 	Partitions map[string]int `json:"partitions,omitempty"`
+	// Anew are the counts of topics that were made anew with fewer partitions than the last assignment was made for.
+	Anew map[string]int `json:"anew,omitempty"`
 	// Asks makes a join that is to have the group balanced anew another one than that before: to the same one of a member that does
 	// not lead, the broker answers with the assignment that it has.
 	Asks int `json:"asks,omitempty"`
@@ -104,7 +110,7 @@ type leaderNote struct {
 
 // newCopartitioned checks the groups: their topics are among those to consume, and each is in one group at most.
 func newCopartitioned(topics []string, together [][]string, whole bool) (*copartitioned, error) {
-	b := &copartitioned{whole: whole, round: -1}
+	b := &copartitioned{whole: whole, round: -1, said: -1}
 	seen := map[string]bool{}
 	for _, g := range together {
 		g = slices.Clone(g)
@@ -139,7 +145,7 @@ func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][
 	meta.Version, meta.Topics = metadataVersion, interests
 	b.mu.Lock()
 	b.interests, meta.Generation = slices.Clone(interests), b.round
-	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.noted(), Asks: b.forced, Holder: b.holder})
+	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.noted(), Anew: maps.Clone(b.anew), Asks: b.forced, Holder: b.holder})
 	b.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(owned)) {
 		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
@@ -171,7 +177,7 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 			cb.SetError(fmt.Errorf("member %s: %w", c.name, err))
 			return
 		}
-		c.together, c.whole, c.made, c.noted = note.Together, note.Whole, note.Partitions, note.Holder
+		c.together, c.whole, c.made, c.anew, c.noted = note.Together, note.Whole, note.Partitions, note.Anew, note.Holder
 		for _, o := range meta.OwnedPartitions {
 			for _, p := range o.Partitions {
 				c.owned = append(c.owned, element.TopicPartition{Topic: o.Topic, Partition: p})
@@ -180,7 +186,10 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 		members = append(members, c)
 	})
 	note := leaderNote{V: noteVersion, Generation: cb.Info().Generation, Partitions: make(map[string]int, len(counts)), Whole: wholly(members)}
-	counts = raised(members, counts)
+	counts = raised(members, b.listed(counts))
+	if b.refresh != nil && slices.ContainsFunc(members, func(m candidate) bool { return len(m.anew) > 0 }) {
+		b.refresh() // or this member would take its old ones for partitions that were added
+	}
 	for t, n := range counts {
 		note.Partitions[t] = int(n)
 	}
@@ -189,6 +198,20 @@ func (b *copartitioned) Balance(cb *kgo.ConsumerBalancer, counts map[string]int3
 	for _, m := range members {
 		out.interests[m.id] = fingerprint(m.topics, m.together, m.whole)
 		out.givesUp[m.id] = slices.ContainsFunc(m.owned, func(tp element.TopicPartition) bool { return !slices.Contains(out.to[m.id], tp) })
+	}
+	return out
+}
+
+// listed leaves out what the client counts although its topic, made anew with fewer partitions, has it no more.
+func (b *copartitioned) listed(counts map[string]int32) map[string]int32 {
+	if b.vanished == nil {
+		return counts
+	}
+	out := maps.Clone(counts)
+	for topic, n := range counts {
+		for ; n > 0 && b.vanished(topic, n-1); n-- {
+		}
+		out[topic] = n
 	}
 	return out
 }
@@ -244,6 +267,10 @@ func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.round, b.made, b.holder, b.owes, b.outdated = note.Generation, note.Partitions, note.Holder, note.GivesUp, ""
+	maps.DeleteFunc(b.anew, func(t string, n int) bool { // what it was made for counts from now on
+		now, ok := note.Partitions[t]
+		return ok && now <= n
+	})
 	if len(assignment) == 0 {
 		b.outdated = "the assignment was made without this instance"
 	}

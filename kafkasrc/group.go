@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -62,6 +63,7 @@ type Group struct {
 	cfg GroupConfig
 	log *slog.Logger
 	cl  *kgo.Client
+	led atomic.Pointer[kgo.Client] // cl, for what its goroutines ask from the first moment on
 	own *ownership
 	bal *copartitioned
 
@@ -97,7 +99,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 		cfg: cfg, own: newOwnership(), bal: bal, polled: make(chan struct{}), changed: make(chan struct{}, 1), looked: make(chan struct{}),
 		log: cfg.Logger.With("group", cfg.Group, "instance", cfg.InstanceID),
 	}
-	bal.joins = g.round
+	bal.joins, bal.vanished, bal.refresh = g.round, g.vanished, g.refresh
 	g.leaving, g.leave = context.WithCancel(context.Background())
 	whole, abandon := context.WithCancel(context.Background())
 	g.abandon = abandon
@@ -126,6 +128,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 		return nil, fmt.Errorf("client of group %s: %w", cfg.Group, err)
 	}
 	g.cl = cl
+	g.led.Store(cl)
 	go g.poll()
 	go g.lookAtOthers()
 	return g, nil
@@ -209,10 +212,28 @@ func (g *Group) onAssigned(_ context.Context, cl *kgo.Client, added map[string][
 	}
 	if why := g.bal.rejoin(member, func(topic string, partition int32) bool {
 		leader, _, _ := cl.PartitionLeader(topic, partition)
-		return leader != -1 // kgo's word for one that is not in the metadata
+		return leader != -1 && !g.vanished(topic, partition) // kgo's word for one that is not in the metadata
 	}); why != "" {
 		g.log.Info("the group is balanced anew", "why", why)
 		cl.ForceRebalance()
+	}
+}
+
+// vanished says that the client's metadata once had a partition that is not in them any more: the client keeps such a one, with
+// an error that is not of a broker's answer.
+func (g *Group) vanished(topic string, partition int32) bool {
+	cl := g.led.Load()
+	if cl == nil {
+		return false // it has just been made
+	}
+	_, _, err := cl.PartitionLeader(topic, partition)
+	var answered *kerr.Error
+	return err != nil && !errors.As(err, &answered)
+}
+
+func (g *Group) refresh() {
+	if cl := g.led.Load(); cl != nil {
+		cl.ForceMetadataRefresh()
 	}
 }
 

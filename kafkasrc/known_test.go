@@ -1,11 +1,14 @@
 package kafkasrc
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millweir/millweir/element"
 )
 
 // The clients of a group hear of added partitions within a minute; a member that knows of them does not wait for that,
@@ -33,4 +36,38 @@ func TestAddedPartitionsThatAMemberKnowsAreSharedAtOnce(t *testing.T) {
 	other.Know(map[string]int32{k.in: 4, "another": 9})
 	time.Sleep(300 * time.Millisecond)
 	require.Equal(t, was, leader.Current().Epoch)
+}
+
+// A topic is made anew with fewer partitions under a group that goes on, or while a static member is dead. A member that was given what
+// is not there says so, and the group shares out what is, whoever leads it: the leader's client may keep what it has seen for long.
+func TestATopicThatIsMadeAnewWithFewerPartitionsIsSharedAnew(t *testing.T) {
+	k := newBed(t, 4)
+	leader := k.join(t, "i1")
+	owns(t, 4, leader)
+	other := k.join(t, "i2")
+	owns(t, 2, leader)
+	owns(t, 2, other)
+	adm := kadm.NewClient(client(t, k.cfg))
+	_, err := adm.DeleteTopic(t.Context(), k.in)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := adm.CreateTopic(t.Context(), 2, -1, nil, k.in)
+		return err == nil
+	}, 20*time.Second, 20*time.Millisecond)
+	k.waitFor(t, 2)
+	shared := func(groups ...*Group) bool {
+		even := true
+		for _, g := range groups {
+			tps := g.Current().Partitions
+			if slices.ContainsFunc(tps, func(tp element.TopicPartition) bool { return tp.Partition >= 2 }) {
+				g.KnowFewer(map[string]int32{k.in: 2})
+			}
+			even = even && len(tps) == 1
+		}
+		return even
+	}
+	require.Eventually(t, func() bool { return shared(leader, other) }, 20*time.Second, 100*time.Millisecond)
+	leader.Close()
+	again := k.join(t, "i1") // in place of it
+	require.Eventually(t, func() bool { return shared(again, other) }, 20*time.Second, 100*time.Millisecond)
 }

@@ -3,7 +3,6 @@ package processor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -25,6 +24,8 @@ type reads struct {
 	waiting func(context.Context)
 	// learnt, when set, is told what Topics has found.
 	learnt func(partitions map[string]int32)
+	// fewer, when set, is told of topics that have fewer partitions than are assigned.
+	fewer func(partitions map[string]int32)
 	// owned, when set, gives the partitions that are assigned: a topic has at least those.
 	owned func() []element.TopicPartition
 }
@@ -79,10 +80,11 @@ func (r reads) whileWaiting(ctx context.Context) (stop func()) {
 	}
 }
 
-// Topics describes topics as they are now. It waits for a topic that seems to have fewer partitions than are assigned.
+// Topics describes topics as they are now. It waits for a topic that seems to have fewer partitions than are assigned; where that
+// stays so, the topic was made anew since they were, and the group is told.
 func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.Topic, error) {
 	got, err := kafka.DescribeTopics(ctx, r.cl, names)
-	for start := time.Now(); err == nil && r.outgrown(got) && time.Since(start) < grownGrace; {
+	for start := time.Now(); err == nil && len(r.outgrown(got)) > 0 && time.Since(start) < grownGrace; {
 		if err = sleep(ctx, grownPoll); err == nil {
 			got, err = kafka.DescribeTopics(ctx, r.cl, names)
 		}
@@ -103,16 +105,22 @@ func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.To
 	if r.learnt != nil {
 		r.learnt(counts)
 	}
+	if few := r.outgrown(got); len(few) > 0 && r.fewer != nil {
+		r.fewer(few)
+	}
 	return out, nil
 }
 
-// outgrown says that partitions are assigned that the topics do not have yet.
-func (r reads) outgrown(topics map[string]kafka.Topic) bool {
+// outgrown gives the topics of which partitions are assigned that they do not have, yet or any more, and how many they have.
+func (r reads) outgrown(topics map[string]kafka.Topic) map[string]int32 {
 	if r.owned == nil {
-		return false
+		return nil
 	}
-	return slices.ContainsFunc(r.owned(), func(tp element.TopicPartition) bool {
-		t, asked := topics[tp.Topic]
-		return asked && tp.Partition >= t.Partitions
-	})
+	few := map[string]int32{}
+	for _, tp := range r.owned() {
+		if t, asked := topics[tp.Topic]; asked && tp.Partition >= t.Partitions {
+			few[tp.Topic] = t.Partitions
+		}
+	}
+	return few
 }

@@ -244,7 +244,7 @@ func (s *service) openKafka(ctx context.Context) error {
 	}
 	s.onClose(func() error { s.group.Close(); return nil })
 	s.reads.owned = func() []element.TopicPartition { return s.group.Current().Partitions }
-	s.reads.learnt = s.group.Know
+	s.reads.learnt, s.reads.fewer = s.group.Know, s.group.KnowFewer
 	return nil
 }
 
