@@ -45,6 +45,7 @@ type attempt struct {
 	draining bool                             // the last checkpoint waits until nothing is on a feedback edge
 	patience <-chan time.Time                 // that wait is over
 	retry    <-chan time.Time                 // a checkpoint was given up: look whether tasks wait for the next one
+	early    bool                             // a task has asked for one meanwhile, and none was triggered since
 
 	joining     *intake                           // partitions on their way in; one intake at a time
 	joined      chan *intake                      // the same when its goroutine is done with it

@@ -83,3 +83,25 @@ func TestATaskWhoseShareHasShrunkIsCrowded(t *testing.T) {
 		require.Equal(t, p > 1, a.crowded(), "each may have %d", 1000/(p+1))
 	}
 }
+
+// A task that asks for a checkpoint right behind one that has failed gets it when the pause is over, also where its share has
+// become larger, as when idle partitions leave: it does not ask again when it has filled that.
+func TestWhoAsksEarlyBehindAFailureIsNotForgotten(t *testing.T) {
+	in := element.TaskID{Source: "in"}
+	a := &attempt{
+		r: &Runner{cfg: Config{UncommittedLimit: 1000}}, tasks: map[element.TaskID]*owned{in: {task: &task{stats: &taskStats{}}}},
+		co: checkpoint.New(checkpoint.Config{Interval: time.Hour, Timeout: time.Minute}, 0), retry: make(chan time.Time),
+	}
+	a.co.AddTask(0, in)
+	a.co.Moved(0, in)
+	a.tasks[in].stats.uncommitted.Store(900)
+	a.share()
+	require.Empty(t, a.tryAgain(), "nobody has asked, and nobody holds more than its share")
+	a.retry = make(chan time.Time)
+	now, err := a.handle(event{kind: evEarly, task: in})
+	require.NoError(t, err)
+	require.Empty(t, now, "one has just failed")
+	later := a.tryAgain()
+	require.Len(t, later, 1)
+	require.IsType(t, checkpoint.Trigger{}, later[0])
+}

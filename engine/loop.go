@@ -68,9 +68,7 @@ func (a *attempt) loop() error {
 		case <-a.patience:
 			actions = a.drainedLoop(true)
 		case <-a.retry:
-			if a.retry = nil; a.holding(1) {
-				actions = a.co.RequestCheckpoint(a.now(), checkpoint.Early)
-			}
+			actions = a.tryAgain()
 		case <-drain:
 			drain = nil
 			// The source stops first, so that the last barrier has an end to stand behind; evDrained goes on.
@@ -96,7 +94,8 @@ func (a *attempt) handle(e event) ([]checkpoint.Action, error) {
 		return a.co.Moved(now, e.task), nil
 	case evEarly:
 		if a.retry != nil {
-			return nil, nil // one has just failed: it is looked at again when the pause is over
+			a.early = true // one has just failed: this one comes when the pause is over
+			return nil, nil
 		}
 		return a.co.RequestCheckpoint(now, checkpoint.Early), nil
 	case evBarrier:
@@ -243,7 +242,7 @@ func (a *attempt) inFlight(id element.CheckpointID) *pending {
 }
 
 func (a *attempt) trigger(act checkpoint.Trigger) {
-	a.lastID = max(a.lastID, act.ID)
+	a.lastID, a.early = max(a.lastID, act.ID), false
 	a.pending = append(a.pending, &pending{
 		name:     element.CheckpointName{ID: act.ID, Incarnation: a.r.cfg.Incarnation},
 		began:    time.Now(),
@@ -322,6 +321,17 @@ func (a *attempt) abandon(act checkpoint.Abandon) {
 // crowdedPause is between a checkpoint that was given up and the next one, where tasks stand for it or ask for it early. One that
 // fails at once again and again must cost little, and not use up the tolerable failures within milliseconds.
 const crowdedPause = time.Second
+
+// tryAgain is for the end of that pause. A task that has asked for a checkpoint meanwhile does not ask again, also where its share
+// has become larger since, and it would stand for the interval when it has filled that.
+func (a *attempt) tryAgain() []checkpoint.Action {
+	wanted := a.early || a.holding(1)
+	a.retry, a.early = nil, false
+	if !wanted {
+		return nil
+	}
+	return a.co.RequestCheckpoint(a.now(), checkpoint.Early)
+}
 
 // crowded says that a task holds so much that it takes nothing before the next commit. It asked for a checkpoint when it had half
 // of that, and asks no more: that one may have been given up, or its share may have become smaller since.
