@@ -141,7 +141,7 @@ func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 			holds += " as " + e.Task.String()
 		}
 	}
-	cure := "the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away to start empty"
+	cure := "the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away and delete the group's offsets to start empty"
 	if absent {
 		cure = "the application has gone on without it since, and the offsets expired or were deleted: put them and their metadata back, or " + beginsAnew
 	}

@@ -107,7 +107,7 @@ func TestResolveRefusals(t *testing.T) {
 		{"reset tool kept the metadata", ReasonOffsetMoved, fault.HandleMismatch, []string{"offset 650", "stands at 700"}, func(in *ResolveInput) { facts(in).Offset = 650 }},
 		{"handle of another partition", ReasonOffsetMoved, fault.HandleMismatch, []string{"partition 0"}, func(in *ResolveInput) { facts(in).Metadata = in.Tasks[0].Inputs[0].Metadata }},
 		{"mirrored", ReasonOtherCluster, fault.HandleMismatch, []string{`"cluster-1"`, `"cluster-2"`}, func(in *ResolveInput) { in.ClusterID = "cluster-2" }},
-		{"other directory", ReasonOtherStore, fault.HandleMismatch, []string{"state.checkpoints.dir"}, func(in *ResolveInput) { in.StoreID = "ff" }},
+		{"other directory", ReasonOtherStore, fault.HandleMismatch, []string{"state.checkpoints.dir", "from a backup", "reset the application", "another application name"}, func(in *ResolveInput) { in.StoreID = "ff" }},
 		{"topic created again", ReasonTopicRecreated, fault.HandleMismatch, []string{"deleted and created again"}, func(in *ResolveInput) { facts(in).TopicID[0]++ }},
 		{"partitions added", ReasonPartitionCount, fault.StateMismatch, []string{"had 4 partitions, now it has 8"}, func(in *ResolveInput) { facts(in).Partitions = 8 }},
 		{"other application", ReasonOtherGroup, fault.HandleMismatch, []string{"another application"}, func(in *ResolveInput) {
