@@ -99,13 +99,21 @@ func (e *edits) edit() {
 		}
 	case "anew":
 		e.anew(rapid.IntRange(0, len(e.topics)-1).Draw(e.t, "topic"))
-	case "expire": // of what nobody reads
+	case "expire": // of what nobody has read for long
 		e.expired = true
 		for _, i := range free {
+			if e.readLast(i) {
+				continue
+			}
 			maps.DeleteFunc(e.group, func(tp element.TopicPartition, _ InputFacts) bool { return tp.Topic == e.name(i) })
 		}
 		e.say("offsets of what nobody reads expire")
 	}
+}
+
+// readLast reports that the last start has read a topic: offsets of an application that is stopped expire all at once.
+func (e *edits) readLast(i int) bool {
+	return len(e.roots) > 0 && slices.ContainsFunc(e.roots[len(e.roots)-1].Root.Tasks, func(t TaskEntry) bool { return t.readsFrom(e.name(i)) })
 }
 
 func (e *edits) input(drop bool) ResolveInput {

@@ -37,6 +37,20 @@ func StateBinds(infos []RootInfo, cluster string, now InputFacts) bool {
 	return false
 }
 
+// unboundIn gives the topics that tasks with state of their own read and that no keyed state in committed checkpoints binds.
+func (in *ResolveInput) unboundIn(infos []RootInfo) map[string]bool {
+	out := map[string]bool{}
+	for i := range in.Tasks {
+		t := &in.Tasks[i]
+		for _, f := range t.Inputs {
+			if _, known := out[f.Topic]; !known && len(in.States[t.Task.Source]) > 0 {
+				out[f.Topic] = !StateBinds(infos, in.ClusterID, f)
+			}
+		}
+	}
+	return out
+}
+
 // CountIn gives the least number of partitions by which checkpoints have read a topic, committed or not: the newest of each partition
 // counts, and those that cannot be read say nothing. It is now where there is none.
 func CountIn(infos []RootInfo, topic string, id element.TopicID, now int32) int32 {

@@ -60,3 +60,32 @@ func TestCountInCheckpoints(t *testing.T) {
 	require.EqualValues(t, 5, CountIn([]RootInfo{root(1, 0, 2)}, "a", element.TopicID{9}, 5), "another topic of that name")
 	require.EqualValues(t, 5, CountIn([]RootInfo{root(1, 0, 2)}, "b", topic, 5))
 }
+
+// A topic grew while what reads it had no state: no number of partitions binds a step that comes later, also where the tasks go back
+// to a checkpoint of the store, or to a savepoint. Where there was state it does.
+func TestAStepWithStateOverATopicThatGrewGoesBack(t *testing.T) {
+	for _, state := range []bool{false, true} {
+		h := newPast(t)
+		a := reads{topic: "a", at: 7, state: state}
+		ref := h.root(1, 2, a)
+		h.fresh(a, false)
+		h.in.States[a.task().Source] = counts
+		h.in.Tasks[0].Inputs[0].Partitions = 2
+		root := h.in.Roots[ref].Root
+		h.in.Stored = []RootInfo{{Ref: ref, Root: root, Committed: true}}
+		_, err := Resolve(h.in)
+		recovered, _, err := Recover(h.in, RefusalOf(err), h.in.Stored)
+		imported, from := ResolveSavepoints(h.in, []*Savepoint{{Root: root}}, map[string]string{a.task().Source: "a"})
+		if state {
+			require.Equal(t, ReasonPartitionCount, RefusalOf(err).Refusals[0].Reason, "%v", err)
+			require.Equal(t, ReasonPartitionCount, RefusalOf(from).Refusals[0].Reason, "%v", from)
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, from)
+		for _, d := range []Decision{recovered[a.task()], imported[a.task()]} {
+			require.EqualValues(t, 2, d.Positions[0].PartitionCount)
+			require.EqualValues(t, 7, d.Positions[0].Offset)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/millweir/millweir/element"
 )
@@ -20,7 +21,7 @@ import (
 //	its tasks have no state of their own in the older checkpoint, or that may go (DropStates)
 //	the newer checkpoint knows nothing of the topic: else the offsets were set back
 //	the newer one went on from the older one: they have an input in common, and none went back; or the older one has nothing in
-//	its stages, so that nothing could be missing
+//	its stages, so that nothing could be missing, or what it has there may go (DropStates), as where all sources were replaced
 //
 // Everything else stays a mixture of checkpoints and is refused.
 
@@ -62,20 +63,40 @@ func (in *ResolveInput) takeBack(out map[element.TaskID]Decision) (refused []Ref
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
 		d := out[t.Task]
-		if d.Kind != Restore || !slices.Contains(back, d.Root) && !in.Roots[d.Root].Root.bare() || !in.absent(t) || in.knownSince(t, d.Root, refs) {
+		if d.Kind != Restore || !in.absent(t) || in.knownSince(t, d.Root, refs) {
 			continue
 		}
-		if e := in.Roots[d.Root].Root.entryOf(t); e.hasState() && !in.DropStates {
-			no := refuse(ReasonMixedRoots, element.TopicPartition{}, "task %s has state at checkpoint %s (%s), and the application has gone on without it to checkpoint %s (%s): "+
-				"take its topic out again, let its state go with --allow-dropped-state, so that it goes on at its committed offset, or start under another application name",
-				t.Task, d.Root.Name, d.Root.Path, current.Name, current.Path)
+		apart := !slices.Contains(back, d.Root) && !in.Roots[d.Root].Root.bare()
+		if no := in.refuseBack(t, d.Root, current, apart); no != nil {
 			no.Task = t.Task
 			refused = append(refused, *no)
 			continue
 		}
-		out[t.Task] = Decision{Kind: StartEmpty, Positions: d.Positions, Root: RootRef{Name: d.Root.Name}, Left: d.Root, Behind: d.Behind}
+		out[t.Task] = Decision{Kind: StartEmpty, Positions: d.Positions, Root: RootRef{Name: d.Root.Name}, Left: d.Root, apart: apart, Behind: d.Behind}
 	}
 	return refused
+}
+
+// refuseBack refuses to let go what the checkpoint that a task was left at has and the one that the application stands at has not:
+// state of the task itself and, where that one did not go on from it (apart), what the stages had.
+func (in *ResolveInput) refuseBack(t *TaskFacts, left, current RootRef, apart bool) *Refusal {
+	root := in.Roots[left].Root
+	none, own := element.TopicPartition{}, root.entryOf(t).hasState()
+	switch {
+	case in.DropStates || !own && !apart:
+		return nil
+	case apart:
+		var stages []string
+		for _, d := range root.stagesWhere(left, (*TaskEntry).hasState) {
+			stages = append(stages, d.Stage)
+		}
+		return refuse(ReasonMixedRoots, none, "task %s stands at checkpoint %s (%s), whose state (%s) is not in checkpoint %s (%s), where the application stands: that one did not go on from it; "+
+			"put the offsets of one checkpoint back, with their metadata, take its topic out again, let that state go with --allow-dropped-state, so that it goes on at its committed offset beside the state of checkpoint %s, or start under another application name",
+			t.Task, left.Name, left.Path, strings.Join(stages, ", "), current.Name, current.Path, current.Name)
+	}
+	return refuse(ReasonMixedRoots, none, "task %s has state at checkpoint %s (%s), and the application has gone on without it to checkpoint %s (%s): "+
+		"take its topic out again, let its state go with --allow-dropped-state, so that it goes on at its committed offset, or start under another application name",
+		t.Task, left.Name, left.Path, current.Name, current.Path)
 }
 
 // bare reports that no stage behind an exchange has anything: what its sources had read was put out with their offsets, and binds
@@ -196,6 +217,11 @@ func (in *ResolveInput) leftBehind(decisions map[element.TaskID]Decision) (out [
 		}
 		if root == nil {
 			continue
+		}
+		if d.apart && !slices.ContainsFunc(out, func(s DroppedStage) bool {
+			return s.Root == ref && len(root.stage(s.Stage)) > 0 && root.stage(s.Stage)[0].Parallelism > 0
+		}) {
+			out = append(out, root.stagesWhere(ref, func(e *TaskEntry) bool { return e.Parallelism > 0 && e.hasState() })...)
 		}
 		e := root.entryOf(t)
 		if e == nil || !e.hasState() {

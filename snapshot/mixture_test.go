@@ -148,11 +148,6 @@ func TestWhatLooksLikeATopicThatComesBack(t *testing.T) {
 			p.Partition = 1
 			current.Tasks = append(current.Tasks, TaskEntry{Task: element.TaskID{Source: "x.b", Partition: 1}, Positions: []element.Position{p}})
 		},
-		"it has nothing of the older one": func(_ *pastRoots, left, _ *Root) { left.Tasks = slices.Delete(left.Tasks, 2, 3) },
-		"it stands before the older one": func(_ *pastRoots, left, _ *Root) {
-			left.Tasks[2].Positions = []element.Position{reads{topic: "a", at: 211}.position()}
-		},
-		"it went back to a savepoint": func(_ *pastRoots, _, current *Root) { current.Origin = []SavepointRef{{"s", "/s", Digest{7}}} },
 		"one between them has it": func(h *pastRoots, _, _ *Root) {
 			c := reads{topic: "c", at: 4}
 			h.stands(h.root(5, 2, c, reads{topic: "a", at: 20}, reads{topic: "b", at: 8}), c)
@@ -160,15 +155,37 @@ func TestWhatLooksLikeATopicThatComesBack(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			h, left, current := tookOut(t, b)
-			for i := range h.in.Roots[left].Root.Tasks { // what was read of b is in the stages
-				if e := &h.in.Roots[left].Root.Tasks[i]; e.Parallelism > 0 {
-					e.Runs = []RunRef{{To: 1, Full: true, Entries: 1}}
-				}
-			}
+			h.full(left)
 			spoil(h, h.in.Roots[left].Root, h.in.Roots[current].Root)
 			h.refused(ReasonMixedRoots, left.Path, current.Path)
 			h.in.DropStates = true
 			h.refused(ReasonMixedRoots)
+		})
+	}
+}
+
+// What the stages had is not in the newer checkpoint, which did not go on from the older one: it is let go on request only.
+func TestATopicComesBackToStagesThatHaveNothingOfIt(t *testing.T) {
+	b := reads{topic: "b", at: 7}
+	for what, spoil := range map[string]func(left, current *Root){
+		"all sources were replaced": func(left, _ *Root) { left.Tasks = slices.Delete(left.Tasks, 2, 3) },
+		"it stands before the older one": func(left, _ *Root) {
+			left.Tasks[2].Positions = []element.Position{reads{topic: "a", at: 211}.position()}
+		},
+		"it went back to a savepoint": func(_, current *Root) { current.Origin = []SavepointRef{{"s", "/s", Digest{7}}} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			h, left, current := tookOut(t, b)
+			h.full(left)
+			spoil(h.in.Roots[left].Root, h.in.Roots[current].Root)
+			h.refused(ReasonMixedRoots, left.Path, current.Path, "take its topic out again", "--allow-dropped-state", "another application name")
+			h.in.DropStates = true
+			d, err := Resolve(h.in)
+			require.NoError(t, err)
+			require.Equal(t, StartEmpty, d[b.task()].Kind)
+			require.Equal(t, []element.Position{b.position()}, d[b.task()].Positions)
+			require.Equal(t, current, d[subtask(0)].Root)
+			require.Equal(t, []DroppedStage{{Stage: byUser.Name, Root: left, Subtasks: 2, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d))
 		})
 	}
 }

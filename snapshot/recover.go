@@ -114,6 +114,7 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 	}
 	var failed []Refusal
 	c.findCommon()
+	c.in.Unbound = c.in.unboundIn(listing)
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
 		if !c.refused[t.Task] {
@@ -129,6 +130,9 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 		failed = append(failed, *no)
 	}
 	if len(failed) == 0 {
+		failed = c.refuseReplaced()
+	}
+	if len(failed) == 0 {
 		failed = c.in.resolveStages(Recovered, c.out)
 	}
 	if len(failed) > 0 {
@@ -136,6 +140,7 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 		return nil, nil, fault.Stopf(failed[0].Reason.code(), "%w", &RefusedError{Refusals: failed})
 	}
 	c.finish()
+	c.in.rebind(c.out)
 	return c.out, c.rec, nil
 }
 
@@ -231,6 +236,11 @@ func (c *recovery) task(t *TaskFacts) *Refusal {
 	if other != nil {
 		return other
 	}
+	if c.common && c.at < 0 {
+		if no := c.apart(t); no != nil {
+			return no
+		}
+	}
 	return refuse(c.rec.Reason, element.TopicPartition{}, "task %s: the store has no committed checkpoint of it that is whole (%s); nothing was changed: put the files back from a backup, or move the checkpoint directory away and delete the group's offsets to start empty",
 		t.Task, describe(c.infos))
 }
@@ -273,7 +283,7 @@ func (c *recovery) fits(t *TaskFacts, info *RootInfo, entry *TaskEntry) *Refusal
 		switch {
 		case f.TopicID != p.TopicID:
 			return refuse(ReasonTopicRecreated, p.TopicPartition, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again", t.Task, info.Ref.Name, info.Ref.Path, p.TopicID, p.Topic, f.TopicID)
-		case f.Partitions != p.PartitionCount && len(c.in.States[t.Task.Source]) > 0:
+		case f.Partitions != p.PartitionCount && len(c.in.States[t.Task.Source]) > 0 && !c.in.Unbound[p.Topic]:
 			return refuse(ReasonPartitionCount, p.TopicPartition, "task %s: checkpoint %s (%s) was taken when topic %s had %d partitions, now it has %d: keys have moved to other partitions than their state; reprocess without it under another application name, or go through a repartition topic",
 				t.Task, info.Ref.Name, info.Ref.Path, p.Topic, p.PartitionCount, f.Partitions)
 		}

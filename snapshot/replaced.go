@@ -58,3 +58,38 @@ func (in *ResolveInput) refuseReplaced() (out []Refusal) {
 	}
 	return out
 }
+
+// refuseReplaced refuses to go back behind what all sources were replaced by, with what the stages have had since.
+func (c *recovery) refuseReplaced() []Refusal {
+	in := c.in
+	in.Stored, in.Listing = c.infos, nil
+	return in.refuseReplaced()
+}
+
+// apart says of a task that no checkpoint holds all of them together, and which sources are to wait: those that the newest whole one
+// which holds any does not have. nil when there is none.
+func (c *recovery) apart(t *TaskFacts) *Refusal {
+	for _, i := range newestFirst(c.infos) {
+		info := &c.infos[i]
+		if !info.usable() {
+			continue
+		}
+		var wait []string
+		held := false
+		for j := range c.in.Tasks {
+			o := &c.in.Tasks[j]
+			switch e := info.Root.entryOf(o); {
+			case !c.refused[o.Task]:
+			case e != nil && c.in.own(o, info.Root, e):
+				held = true
+			case !slices.Contains(wait, o.Task.Source):
+				wait = append(wait, o.Task.Source)
+			}
+		}
+		if held {
+			return refuse(c.rec.Reason, element.TopicPartition{}, "task %s: no committed checkpoint that is whole holds all that the topology reads, and an application with exchanges goes back to one; checkpoint %s (%s) is the newest that holds any of it: "+
+				"take what it does not hold out of the topology for this start (%s), and put it back when a checkpoint is complete", t.Task, info.Ref.Name, info.Ref.Path, strings.Join(wait, ", "))
+		}
+	}
+	return nil
+}

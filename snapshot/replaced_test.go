@@ -176,3 +176,38 @@ func TestASourceThatReadsAnotherTopicUnderItsName(t *testing.T) {
 		}
 	}
 }
+
+// All sources were replaced, and the offsets of what is read again are gone: a recovery finds it in an older checkpoint, and does not
+// let go unasked what the stages have had since.
+func TestARecoveryDoesNotGoBehindSourcesThatWereAllReplaced(t *testing.T) {
+	h := newPast(t)
+	old, current := h.full(h.root(20, 2, reads{topic: "c", at: 7})), h.full(h.root(21, 2, reads{topic: "a", at: 210}))
+	h.in.Roots = nil
+	h.fresh(reads{topic: "c"}, false)
+	h.in.Stored = []RootInfo{old, current}
+	_, err := Resolve(h.in)
+	_, _, err = Recover(h.in, RefusalOf(err), h.in.Stored)
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "stage "+byUser.Name+": checkpoint 21-")
+	require.ErrorContains(t, err, "--allow-dropped-state")
+	h.in.DropStates = true
+	_, err = Resolve(h.in)
+	d, _, err := Recover(h.in, RefusalOf(err), h.in.Stored)
+	require.NoError(t, err)
+	require.Equal(t, old.Ref, d[subtask(1)].Root)
+	require.Equal(t, []DroppedStage{{Stage: byUser.Name, Root: current.Ref, Subtasks: 2, States: []string{"totals/acc", "last/seen"}}}, h.in.DroppedStages(d))
+}
+
+// What is read was never in one checkpoint together: the message says what is to wait.
+func TestARecoveryOfWhatWasNeverTogether(t *testing.T) {
+	h := newPast(t)
+	old, current := h.root(20, 2, reads{topic: "b", at: 7}), h.root(21, 2, reads{topic: "a", at: 210})
+	h.in.Stored = []RootInfo{{Ref: old, Root: h.in.Roots[old].Root, Committed: true}, {Ref: current, Root: h.in.Roots[current].Root, Committed: true}}
+	h.in.Roots = map[RootRef]LoadedRoot{}
+	h.fresh(reads{topic: "a"}, false)
+	h.fresh(reads{topic: "b"}, false)
+	_, err := Resolve(h.in)
+	_, _, err = Recover(h.in, RefusalOf(err), h.in.Stored)
+	require.ErrorContains(t, err, "checkpoint 21-")
+	require.ErrorContains(t, err, "take what it does not hold out of the topology for this start (x.b)")
+}

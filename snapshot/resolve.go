@@ -107,6 +107,8 @@ type Decision struct {
 	Renamed string
 	// Left is set for a task that was absent from the application, to the root that had it; see takeBack.
 	Left RootRef
+	// apart: what the stages had at Left is let go, too.
+	apart bool
 	// New: the root does not know the stage, which starts empty.
 	New bool
 	// Stage is set for a subtask of an exchange's stage; see Sources.

@@ -30,9 +30,12 @@ func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources map[string]st
 	in.Sources = nil // what is gone of them is said in the words of a savepoint
 	r := &importing{in: in, out: make(map[element.TaskID]Decision, len(in.Tasks))}
 	r.in.Roots = map[RootRef]LoadedRoot{}
-	for _, s := range from {
+	infos := make([]RootInfo, len(from))
+	for i, s := range from {
 		r.in.Roots[s.root()] = LoadedRoot{Root: s.Root}
+		infos[i] = RootInfo{Ref: s.root(), Root: s.Root, Committed: true}
 	}
+	r.in.Unbound = r.in.unboundIn(infos)
 	for i := range in.Tasks {
 		r.task(&in.Tasks[i], from)
 	}
@@ -49,6 +52,7 @@ func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources map[string]st
 		slices.SortStableFunc(r.refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
 		return nil, fault.Stopf(r.refused[0].Reason.code(), "%w", &RefusedError{Refusals: r.refused})
 	}
+	r.in.rebind(r.out)
 	for id, d := range r.out {
 		d.Entry = TaskEntry{}
 		r.out[id] = d
