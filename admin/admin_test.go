@@ -349,14 +349,18 @@ func TestTooManyRequestsAreTurnedAway(t *testing.T) {
 		go func() { _, err := Client{Address: s.Addr()}.TriggerCheckpoint(context.Background()); done <- err }()
 	}
 	require.Eventually(t, func() bool { return f.calls.Load() == maxRequests }, 10*time.Second, time.Millisecond)
-	code, body := ask(t, s, "GET", "/livez", "")
+	code, body := ask(t, s, "GET", "/api/v1/attempts", "")
 	require.Equal(t, 503, code)
 	require.Contains(t, body, "too many requests")
+	for _, probe := range []string{"/livez", "/readyz"} {
+		_, body = ask(t, s, "GET", probe, "")
+		require.NotContains(t, body, "too many requests", "who probes the instance would end it for the commands that wait")
+	}
 	close(f.hold)
 	for range maxRequests {
 		require.NoError(t, <-done)
 	}
-	code, _ = ask(t, s, "GET", "/livez", "")
+	code, _ = ask(t, s, "GET", "/api/v1/attempts", "")
 	require.Equal(t, 200, code)
 }
 

@@ -57,18 +57,18 @@ func guard(token string, next http.Handler) http.Handler {
 	}))
 	next = sameOrigin.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		if r.URL.Path == "/livez" || r.URL.Path == "/readyz" { // also beside as many commands as may wait: a probe that fails costs the process
+			next.ServeHTTP(w, r)
+			return
+		}
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()
 		default:
 			fail(w, http.StatusServiceUnavailable, "too many requests at once")
-			return
-		}
-		h := w.Header()
-		h.Set("Cache-Control", "no-store")
-		h.Set("X-Content-Type-Options", "nosniff")
-		if r.URL.Path == "/livez" || r.URL.Path == "/readyz" {
-			next.ServeHTTP(w, r)
 			return
 		}
 		if token == "" {
