@@ -70,8 +70,8 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 	return nil
 }
 
-// fits refuses a record that its topic does not take. What lies within a few bytes of the limit may still be refused by
-// the client or the broker.
+// fits refuses a record that its topic does not take. The client takes the last three bytes below the limit only where it has produced to
+// the partition's broker before; the limit may have been lowered since it was read.
 func (w *Writer) fits(t *Target, recs []element.Record, out []kgo.Record) error {
 	if t.MaxBytes <= 0 {
 		return nil

@@ -15,6 +15,11 @@ const (
 	leastBatch = 512
 	// clientExtra is how much larger than it is on the wire kgo takes a batch for at most: it counts the length before it.
 	clientExtra = 4
+	// clientLeast is how much larger than it is on the wire kgo takes a batch for at least. It adds the length of the batch's length
+	// before the record that is to be added, as the broker's version has it: one byte for a batch that is empty or has a few bytes,
+	// more for larger ones, and four where it has not produced to the broker yet. So with a limit that is larger by one
+	// a record that is exactly as large as its topic takes goes out, and no batch is larger than that, which the broker would refuse.
+	clientLeast = 1
 	// mostRequest is the largest request that is sent, whatever the brokers take: their default socket.request.max.bytes.
 	mostRequest = 100 << 20
 )
@@ -73,13 +78,13 @@ func (l *limits) learn(f *failure) {
 	}
 }
 
-// batch gives the largest batch for a topic, and notes it.
+// batch gives what kgo is to go by, so that the largest batch for a topic is what it may be, and notes that.
 func (l *limits) batch(topic string) int32 {
 	most := l.cfg.batchMaxBytes(topic)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked[topic] = most
-	return most
+	return most + clientLeast
 }
 
 // topics gives those that were produced to.

@@ -3,6 +3,7 @@ package txn
 import (
 	"context"
 	"io"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,38 @@ func TestBatchLimits(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, cl.OptValue(kgo.BrokerMaxWriteBytes))
 		cl.Close()
+	}
+}
+
+// A record that is as large as its topic takes goes out, one that is a byte larger does not, and batches of several are never larger
+// than the broker takes. The client leaves out the last three bytes only where it has not produced to the broker yet.
+func TestTheLargestRecordThatATopicTakes(t *testing.T) {
+	testbed.Alongside(t)
+	const most = 3000
+	for more, want := range map[int]error{-1: nil, 0: nil, 1: kerr.MessageTooLarge} {
+		e := newEnv(t)
+		e.lower(strconv.Itoa(most))
+		m := e.manager(func(c *Config) { c.TopicMaxBytes = func(string) (int32, bool) { return most, true } })
+		acked := make(chan error, 1)
+		require.NoError(t, m.Produce(e.ctx, &kgo.Record{Topic: e.out}, func(_ *kgo.Record, err error) { acked <- err }))
+		require.NoError(t, <-acked)
+		r := kgo.Record{Topic: e.out, Value: make([]byte, most)}
+		r.Value = r.Value[:2*most-int(BatchSize(&r))+more]
+		require.EqualValues(t, most+more, BatchSize(&r))
+		require.NoError(t, m.Produce(e.ctx, &r, func(_ *kgo.Record, err error) { acked <- err }))
+		require.ErrorIs(t, <-acked, want)
+		if want != nil {
+			continue
+		}
+		var recs []kgo.Record
+		for i := range 5000 {
+			recs = append(recs, kgo.Record{Topic: e.out, Value: make([]byte, i*i*31%400)})
+			if i%100 == 0 {
+				recs = append(recs, r)
+			}
+		}
+		require.NoError(t, m.ProduceBatch(e.ctx, recs))
+		require.NoError(t, e.checkpoint(m, 1))
 	}
 }
 
