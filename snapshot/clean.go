@@ -120,6 +120,9 @@ func markFiles(root *Root, set map[string]bool) {
 func (c *cleaner) judgeCommitted() {
 	clear(c.ids)
 	clear(c.here)
+	c.r.mu.Lock()
+	c.newest = max(c.newest, c.r.newest)
+	c.r.mu.Unlock()
 	for path := range c.roots {
 		for c.committed[path] {
 			pred := c.roots[path].root.Predecessor

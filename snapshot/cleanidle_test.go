@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
 )
 
 // a stands by: b has taken its task over and goes on.
@@ -99,4 +101,32 @@ func TestCleanIdleBesideTasksSparesWhatIsInProgress(t *testing.T) {
 	require.NoError(t, err)
 	_, err = g.a.Verify(ctx, root.Tasks[0])
 	require.NoError(t, err)
+}
+
+// a has committed a task's checkpoints and one that b took over, and cleaned up since: of its newest committed checkpoint nothing
+// is left. What it had given up before that it is not at work on, whatever else it has.
+func TestCleanIdleBesideTasksKnowsWhatItHasCommitted(t *testing.T) {
+	g := newGoneBed(t)
+	prev, root := commits(t, g.a, 1, 47, 47, nil, nil, taskB)
+	failed := &Root{Name: nameOf(48, 1), Predecessor: prev, ClusterID: root.ClusterID, Tasks: root.Tasks}
+	bad, err := g.a.WriteRoot(ctx, failed)
+	require.NoError(t, err)
+	taskC := element.TaskID{Source: "orders", Partition: 2}
+	moved, after := commits(t, g.a, 1, 49, 49, nil, nil, taskC)
+	moved, _ = commits(t, g.b, 2, 50, 53, moved, after, taskC)
+	g.handles = append(g.handles, *prev, *moved)
+	clean := func() {
+		t.Helper()
+		in := g.input()
+		in.Busy = true
+		_, err := g.a.CleanIdle(ctx, in)
+		require.NoError(t, err)
+	}
+	clean()
+	require.NotContains(t, g.files("a"), "shop/a/chk-"+nameOf(49, 1).String()+".root")
+	require.Contains(t, g.files("a"), bad.Path, "until its grace is over")
+	g.now = g.now.Add(1000 * time.Hour)
+	clean()
+	require.Contains(t, g.files("a"), prev.Path)
+	require.NotContains(t, g.files("a"), bad.Path)
 }

@@ -64,6 +64,9 @@ type Repository struct {
 	// found are the files of this instance that were there when it was opened: before this process was in the group and had
 	// initialised its transactional ids.
 	found map[string]bool
+	// newest is the id of the newest checkpoint that this process has marked as committed. Its root may have gone since: where
+	// tasks move away, others supersede it.
+	newest element.CheckpointID
 }
 
 // OpenRepository opens the checkpoint directory, creates or reads its store id and removes what interrupted writes
@@ -349,6 +352,11 @@ func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
 	p := parseFilePath(ref.Path)
 	if p.kind != rootFile || p.dir != r.dir || p.name != ref.Name {
 		return fmt.Errorf("mark %s committed: %q is not the path of a root of this instance", ref.Name, ref.Path)
+	}
+	if r.writes(ref.Name) {
+		r.mu.Lock()
+		r.newest = max(r.newest, ref.Name.ID)
+		r.mu.Unlock()
 	}
 	p.kind = markerFile
 	_, err := r.st.Put(ctx, p.String(), writeBytes(encodeMarker(ref)))
