@@ -188,8 +188,11 @@ func (c *recovery) forbidden(refused *RefusedError) string {
 			return "it cannot cure " + r.Message
 		case !recoverable[r.Reason]:
 			return "it cannot cure this (" + string(r.Reason) + ")"
-		case r.Reason != c.rec.Reason:
-			return fmt.Sprintf("the tasks are refused for different reasons (%s, %s)", c.rec.Reason, r.Reason)
+		}
+	}
+	for _, r := range refused.Refusals {
+		if r.Reason != c.rec.Reason {
+			return fmt.Sprintf("the tasks are refused for different reasons (%s, %s); delete all offsets of group %s to go back with all of them", c.rec.Reason, r.Reason, c.in.Application)
 		}
 	}
 	for i := range c.in.Tasks {

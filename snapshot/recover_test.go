@@ -171,7 +171,7 @@ func TestRecoverRefuses(t *testing.T) {
 	}{
 		{"while another task has a valid handle", fault.HandleMismatch, []string{"the store is not asked", "orders/0 has a valid handle", "delete all offsets of group shop"}, func(t *testing.T, h *history) { h.expire(1) }},
 		{"with a damaged handle beside a valid one", fault.HandleMismatch, []string{"cannot be read", "orders/1 has a valid handle"}, func(t *testing.T, h *history) { h.facts(0).Metadata = "mw1:x" }},
-		{"different reasons", fault.HandleMismatch, []string{"the tasks are refused for different reasons (damaged-handle, offsets-expired)"}, func(t *testing.T, h *history) {
+		{"different reasons", fault.HandleMismatch, []string{"the tasks are refused for different reasons (damaged-handle, offsets-expired)", "delete all offsets of group shop"}, func(t *testing.T, h *history) {
 			h.expire(1)
 			h.facts(0).Metadata = "mw1:x"
 		}},

@@ -303,6 +303,12 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 		return newer[0].Ref.Name.ID, nil
 	}
 	info := newer[0]
+	if i := slices.IndexFunc(newer, func(info *RootInfo) bool { return info.Root != nil }); i >= 0 {
+		info = newer[i]
+	} else if info.Err != nil { // it was committed, the task may be in it or not: it is the damage that has to be cured
+		return 0, refuse(ReasonRootUnusable, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, and one that was committed after it, which may hold the task, cannot be read: %w; put the file back from a backup, nothing was overwritten",
+			t.Task, h.Root.Name, info.Err)
+	}
 	return 0, refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but checkpoint %s (%s) was committed after it; "+
 		"the offsets went back, and from there outputs would repeat: %s", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path, cure)
 }

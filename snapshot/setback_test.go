@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
 )
 
 // Where records may repeat, offsets that a delayed copy of a commit has set back to the checkpoint before the newest one are
@@ -111,5 +112,37 @@ func TestASecondSetBackToTheSameCheckpointIsTakenUp(t *testing.T) {
 			require.Equal(t, last.Name.ID, got[id].Behind)
 		}
 		whole(t, h.r, ref6)
+	}
+}
+
+// A marked root beside the one that a handle names, and newer, cannot be read: a task that has moved since may be in it, or not. That is
+// said as what it is, not as offsets that went back, and a recovery takes it like the others that the damage concerns.
+func TestANewerRootThatIsDamagedIsDamage(t *testing.T) {
+	h := newHistory(t)
+	h.at(t, 6)
+	moved := *h.facts(1)
+	h.at(t, 7)
+	*h.facts(1) = moved
+	h.damage(t, h.refs[7].Path)
+	in := *h.in
+	var err error
+	in.Roots, err = h.r.LoadRoots(ctx, NamedRoots(in.Tasks))
+	require.NoError(t, err)
+	in.Listing, err = h.r.CommittedAfter(ctx, OldestID(in.Tasks))
+	require.NoError(t, err)
+	_, err = Resolve(in)
+	ref := RefusalOf(err)
+	require.NotNil(t, ref)
+	require.Len(t, ref.Refusals, 2)
+	for _, r := range ref.Refusals {
+		require.Equal(t, ReasonRootUnusable, r.Reason)
+		require.Contains(t, r.Message, h.refs[7].Path)
+		require.NotContains(t, r.Message, "went back")
+	}
+	require.Equal(t, fault.Corrupt, fault.CodeOf(err))
+	got, _, err := h.resolve(t)
+	require.NoError(t, err)
+	for _, id := range []element.TaskID{taskA, taskB} {
+		require.Equal(t, h.refs[6], got[id].Root)
 	}
 }
