@@ -50,13 +50,18 @@ var _ engine.Committer = committer{}
 
 // Init makes the own ids ours and fences those of instances that are gone. Before, it makes this instance known again, which
 // may have been taken for gone itself; without that only time is lost. It also looks at the outputs, before clients are made
-// that go by their limits.
+// that go by their limits, and at what transactions can do here.
 func (c committer) Init(ctx context.Context) error {
 	if err := c.s.repo.Announce(ctx); err != nil && ctx.Err() == nil {
 		c.s.log.Warn("could not announce this instance in the checkpoint directory", "error", err)
 	}
 	if err := c.s.lookAtOutputs(ctx); err != nil {
 		return err
+	}
+	if !c.s.cfg.loose() {
+		if err := kafka.RefuseOldTransactions(ctx, c.s.reads.cl); err != nil {
+			return err
+		}
 	}
 	if err := c.committing.Init(ctx); err != nil {
 		return err

@@ -223,6 +223,8 @@ func explain(err error) error {
 		return fmt.Errorf("the brokers take no records for a topic of this name: %w", err)
 	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch):
 		return fmt.Errorf("another process uses the same instance id, or the transaction timed out: %w", err)
+	case errors.Is(err, kerr.UnsupportedVersion):
+		return fmt.Errorf("the brokers do not take the request in this form: the cluster's transaction.version was lowered below 2 while this ran, or a broker is older than Kafka 4.0 (kafka-features.sh upgrade --feature transaction.version=2): %w", err)
 	case errors.Is(err, kerr.TransactionAbortable):
 		return fmt.Errorf("%w: %w", fault.ErrAsked, err)
 	}

@@ -67,6 +67,16 @@ func Reach(ctx context.Context, cfg Config) error {
 	return err
 }
 
+// RefuseOldTransactions gives the error of Probe where the cluster has no transaction.version that is new enough any more: it may be
+// lowered while a service runs. Clients that are there may go on; new ones would work without the epoch of each transaction, and
+// what a request that came late did would count for the next one.
+func RefuseOldTransactions(ctx context.Context, cl *kgo.Client) error {
+	return Again(ctx, cl, func(ctx context.Context) error {
+		_, err := transactionVersion(ctx, cl)
+		return err
+	})
+}
+
 // transactionVersion reads the finalized feature from the ApiVersions answer of any broker.
 func transactionVersion(ctx context.Context, cl *kgo.Client) (int16, error) {
 	req := kmsg.NewPtrApiVersionsRequest()
