@@ -243,7 +243,7 @@ func (in *intake) countsOf(topic string, count int32) int32 {
 		}
 	}
 	for _, p := range known {
-		if p.Topic == topic {
+		if p.Topic == topic && p.TopicID == in.topics[topic].ID {
 			count = min(count, p.PartitionCount)
 		}
 	}

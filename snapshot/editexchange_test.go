@@ -22,6 +22,8 @@ type exchangeEdits struct {
 	now     RootRef             // where the application stands
 	offsets map[editInput]int64 // what was committed last
 	own     map[editOwner]RootRef
+	origin  []SavepointRef
+	saved   []*Savepoint
 }
 
 // editInput is a partition of a topic, by the topic's id.
@@ -192,7 +194,7 @@ func (x *exchangeEdits) story() string { return strings.Join(x.log, "\n") }
 
 func (x *exchangeEdits) commit(in *ResolveInput, out map[element.TaskID]Decision) {
 	x.lastID++
-	root := &Root{Name: nameOf(x.lastID, 1), Application: "shop", ClusterID: "cluster-1"}
+	root := &Root{Name: nameOf(x.lastID, 1), Application: "shop", ClusterID: "cluster-1", StoreID: "store-1", Origin: x.origin}
 	ref := RootRef{Name: root.Name, Path: fmt.Sprintf("shop/i-0/chk-%s.root", root.Name), Digest: Digest{byte(x.lastID), byte(x.lastID >> 8)}}
 	held := stageContents{map[string]map[editInput]int64{}, map[string]int64{}}
 	for _, s := range in.Stages {

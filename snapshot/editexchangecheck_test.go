@@ -86,7 +86,7 @@ func (x *exchangeEdits) restored(s StageFacts, out map[element.TaskID]Decision) 
 		d, first := out[s.task(i)], out[s.task(0)]
 		require.Equal(x.t, first.Kind, d.Kind, "%s, after\n%s", s.task(i), x.story())
 		require.Equal(x.t, first.Root, d.Root, "%s, after\n%s", s.task(i), x.story())
-		from, kept = d.Root, d.Kind == Restore || d.Kind == Recovered
+		from, kept = d.Root, d.Kind == Restore || d.Kind == Recovered || d.Kind == Imported
 	}
 	return from, kept
 }
@@ -98,6 +98,11 @@ func (x *exchangeEdits) checkShares(s StageFacts, out map[element.TaskID]Decisio
 		for _, info := range x.roots {
 			if info.Ref == from {
 				return info.Root
+			}
+		}
+		for _, s := range x.saved {
+			if s.root() == from {
+				return s.Root
 			}
 		}
 		return nil

@@ -279,7 +279,7 @@ func (c *recovery) fits(t *TaskFacts, info *RootInfo, entry *TaskEntry) *Refusal
 	for _, p := range entry.Positions {
 		j := slices.IndexFunc(t.Inputs, func(f InputFacts) bool { return f.TopicPartition == p.TopicPartition })
 		if j < 0 {
-			return refuse(ReasonOtherInputs, p.TopicPartition, "task %s: checkpoint %s (%s) covers %s, which the task does not read: the source reads another topic now; give it back its topic, or start under another application name",
+			return refuse(ReasonOtherInputs, p.TopicPartition, "task %s: checkpoint %s (%s) covers %s, which the task does not read: the source reads another topic now; give it back its topic"+otherName,
 				t.Task, info.Ref.Name, info.Ref.Path, p.TopicPartition)
 		}
 		f := &t.Inputs[j]
@@ -293,6 +293,9 @@ func (c *recovery) fits(t *TaskFacts, info *RootInfo, entry *TaskEntry) *Refusal
 	}
 	return c.in.checkEntry(t, info.Ref, entry)
 }
+
+// otherName is a cure that a start from a savepoint does not have.
+const otherName = ", or start under another application name"
 
 // ranges finds what may repeat. The group's offset, where there is one, says how far outputs are committed; without one,
 // and when it went back, the newer checkpoints say how far they may be.

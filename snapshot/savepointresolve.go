@@ -18,7 +18,7 @@ import (
 // part of a chain: the first run is full. A task whose partitions another source read, of another name, takes up where that
 // one stood, without its state, which is refused as any that nothing takes up. A partition that was added to its topic since is
 // in none and is Fresh, but under keyed state of its source those that were there are refused; a stage behind an exchange that is
-// in none is StartEmpty and New. When partitions that were there at the savepoint are in none, a part of it was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is
+// in none is StartEmpty and New. A source that keeps its name and reads something else now is refused, and Fresh with DropStates. When partitions that were there at the savepoint are in none, a part of it was left out: that is refused, see CoverageOf. State that nothing in the plan takes up is
 // refused, unless DropStates; see DroppedOf.
 func ResolveSavepoints(in ResolveInput, from []*Savepoint, sources map[string]string) (map[element.TaskID]Decision, error) {
 	if err := SameRequest(from...); err != nil {
@@ -89,8 +89,14 @@ func (r *importing) task(t *TaskFacts, from []*Savepoint) {
 		return
 	}
 	s, entry := held[0].savepoint, held[0].entry
+	if r.in.letsGo(t, s, entry) {
+		return
+	}
 	c := &recovery{in: r.in}
 	if no := c.fits(t, &RootInfo{Ref: s.root(), Root: s.Root}, entry); no != nil {
+		if r.in.elsewhere(t, s, entry) {
+			no.Message = strings.TrimSuffix(no.Message, otherName) + ", or " + beginsAnew
+		}
 		r.refuse(t.Task, no)
 		return
 	}
@@ -99,6 +105,16 @@ func (r *importing) task(t *TaskFacts, from []*Savepoint) {
 		d.Sources = []TaskEntry{*entry}
 	}
 	r.out[t.Task] = d
+}
+
+// elsewhere reports that a savepoint has a task only by its name, or by that of a topic which was made anew since.
+func (in *ResolveInput) elsewhere(t *TaskFacts, s *Savepoint, e *TaskEntry) bool {
+	return s.Root.ClusterID == in.ClusterID && !in.own(t, s.Root, e)
+}
+
+// letsGo reports that a task begins where its source starts although a savepoint has it by a name.
+func (in *ResolveInput) letsGo(t *TaskFacts, s *Savepoint, e *TaskEntry) bool {
+	return in.DropStates && in.elsewhere(t, s, e)
 }
 
 // goneSources refuses state of sources that the plan does not have.
@@ -175,8 +191,20 @@ func DroppedOf(in ResolveInput, from []*Savepoint, sources map[string]string, de
 		gone := s.goneSources(from, sources)
 		out = append(out, gone...)
 		out = append(out, renamed(decisions, s.root(), s.Root, gone)...)
+		out = append(out, in.elsewhereIn(s, from, out)...)
 		out = append(out, in.gone(s.root(), s.Root)...)
 		out = append(out, in.scattered(s.root(), s.Root)...)
 	}
 	return out
+}
+
+// elsewhereIn lists the state in a savepoint of sources that keep their names and read something else now, but for those that are listed.
+func (in *ResolveInput) elsewhereIn(s *Savepoint, from []*Savepoint, listed []DroppedStage) []DroppedStage {
+	return s.Root.stagesWhere(s.root(), func(e *TaskEntry) bool {
+		return e.Parallelism == 0 && len(e.States) > 0 &&
+			slices.ContainsFunc(in.Tasks, func(t TaskFacts) bool {
+				held := t.heldBy(from)
+				return len(held) == 1 && held[0].entry == e && in.letsGo(&t, s, e)
+			}) && !slices.ContainsFunc(listed, func(d DroppedStage) bool { return d.Stage == e.Task.Source && d.Root == s.root() })
+	})
 }

@@ -76,8 +76,8 @@ func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
 		dropped int // -1: dropping does not help
 	}{
 		"another cluster": {func(in *ResolveInput) { in.ClusterID = "other" }, map[string]string{"orders": "orders"}, fault.HandleMismatch, ReasonOtherCluster, -1},
-		"made again":      {func(in *ResolveInput) { in.Tasks[0].Inputs[0].TopicID = element.TopicID{9} }, map[string]string{"orders": "orders"}, fault.HandleMismatch, ReasonTopicRecreated, -1},
-		"another topic":   {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Topic = "clicks" }, map[string]string{"orders": "clicks"}, fault.StateMismatch, ReasonOtherInputs, -1},
+		"made again":      {func(in *ResolveInput) { in.Tasks[0].Inputs[0].TopicID = element.TopicID{9} }, map[string]string{"orders": "orders"}, fault.HandleMismatch, ReasonTopicRecreated, 1},
+		"another topic":   {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Topic = "clicks" }, map[string]string{"orders": "clicks"}, fault.StateMismatch, ReasonOtherInputs, 1},
 		"more partitions": {func(in *ResolveInput) { in.Tasks[0].Inputs[0].Partitions = 5 }, map[string]string{"orders": "orders"}, fault.StateMismatch, ReasonPartitionCount, -1},
 		"another codec": {func(in *ResolveInput) {
 			in.States["orders"] = []StateInfo{{Name: "totals/acc", KeyCodec: "string", Codec: "json"}, counts[1]}
@@ -95,13 +95,18 @@ func TestStateOfASavepointThatNothingTakesUpIsRefused(t *testing.T) {
 			require.True(t, RefusalOf(err).Has(c.reason), "%v", err)
 			require.ErrorContains(t, err, s.Root.Name.String())
 			in.DropStates = true
-			_, err = ResolveSavepoints(in, []*Savepoint{s}, c.sources)
+			d, err := ResolveSavepoints(in, []*Savepoint{s}, c.sources)
 			if c.dropped < 0 {
 				require.True(t, RefusalOf(err).Has(c.reason), "%v", err)
 				return
 			}
 			require.NoError(t, err)
 			require.Len(t, DroppedOf(in, []*Savepoint{s}, c.sources, nil), c.dropped)
+			if c.reason == ReasonTopicRecreated || c.reason == ReasonOtherInputs {
+				require.Equal(t, Fresh, d[taskA].Kind)
+				require.Equal(t, Imported, d[taskB].Kind)
+				require.Equal(t, Imported, d[subtask(0)].Kind)
+			}
 		})
 	}
 }

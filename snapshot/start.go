@@ -85,6 +85,9 @@ func ResolveFrom(in ResolveInput, want StartInput) (*Start, error) {
 	}
 	if len(in.Stages) > 0 {
 		r.together()
+		if err := r.replaced(); err != nil {
+			return nil, err
+		}
 	}
 	if len(r.refused) > 0 {
 		slices.SortStableFunc(r.refused, func(a, b Refusal) int { return a.Task.Compare(b.Task) })
@@ -133,6 +136,29 @@ func (r *starting) holder(t *TaskFacts) (*Savepoint, *TaskEntry) {
 	return nil, nil
 }
 
+// holds reports that a task is in the savepoint, and not let go as one that reads something else now.
+func (r *starting) holds(t *TaskFacts) bool {
+	s, entry := r.holder(t)
+	return s != nil && !r.in.letsGo(t, s, entry)
+}
+
+// replaced refuses a savepoint of an application with exchanges that has nothing of what is read: no offset would lead to the stages.
+func (r *starting) replaced() error {
+	if !r.in.DropStates || len(r.out.Known) > 0 || slices.ContainsFunc(r.in.Tasks, func(t TaskFacts) bool { return r.holds(&t) }) {
+		return nil
+	}
+	var sources []string
+	for _, s := range r.want.From {
+		for i := range s.Root.Tasks {
+			if e := &s.Root.Tasks[i]; e.Parallelism == 0 && !slices.Contains(sources, e.Task.Source) {
+				sources = append(sources, e.Task.Source)
+			}
+		}
+	}
+	return fault.Stopf(fault.StateMismatch, "savepoint %s has nothing of what the topology reads now; give the topology one of its sources back with its topic (%s), beside the others, until a checkpoint is complete, or start without --from",
+		r.origin[0].Path, strings.Join(sources, ", "))
+}
+
 // judge sorts one task.
 func (r *starting) judge(t *TaskFacts) {
 	s, entry := r.holder(t)
@@ -155,6 +181,8 @@ func (r *starting) judge(t *TaskFacts) {
 		r.usual = append(r.usual, *t)
 	case r.want.Again:
 		r.back = append(r.back, *t)
+	case r.in.letsGo(t, s, entry): // it may have got its start position already
+		r.usual = append(r.usual, *t)
 	default:
 		f := &t.Inputs[0]
 		stands := "where it reads something else"
@@ -205,10 +233,10 @@ func (r *starting) startsOver(t *TaskFacts, s *Savepoint, entry *TaskEntry) bool
 // together has all tasks go back when one does: the state behind an exchange is one, and it is the savepoint's or that of the
 // committed root. When some come from the savepoint already, those without an offset have lost it: the start as always says so.
 func (r *starting) together() {
-	held := slices.ContainsFunc(r.begin, func(t TaskFacts) bool { s, _ := r.holder(&t); return s != nil })
+	held := slices.ContainsFunc(r.begin, func(t TaskFacts) bool { return r.holds(&t) })
 	switch {
 	case len(r.out.Known) > 0 && len(r.back) > 0:
-		r.mixed(&r.back[0], r.out.Known[0].String())
+		r.mixed(&r.back[0], r.out.Known[0].String(), "reset the application first")
 	case len(r.out.Known) > 0 || !held && len(r.back) == 0 && len(r.usual) > 0:
 		r.usual, r.begin = append(r.usual, r.begin...), nil
 	case r.want.Again:
@@ -216,16 +244,16 @@ func (r *starting) together() {
 	default: // what has no state yet may stay: the start position of a partition that the savepoint does not hold
 		for i := range r.usual {
 			if h := handlesOf(r.usual[i : i+1]); len(h) > 0 && h[0].Kind == HandleCheckpoint {
-				r.mixed(&r.usual[i], r.begin[0].Task.String())
+				r.mixed(&r.usual[i], r.begin[0].Task.String(), "accept that outputs repeat, so that all tasks go back to the savepoint, or reset the application first")
 			}
 		}
 	}
 }
 
 // mixed refuses a task that does not come from the savepoint beside another one that does.
-func (r *starting) mixed(t *TaskFacts, other string) {
-	no := refuse(ReasonMixedRoots, t.Inputs[0].TopicPartition, "task %s does not come from savepoint %s and task %s does: an application with exchanges is restored from one checkpoint of all its tasks; reset the application first",
-		t.Task, r.origin[0].Path, other)
+func (r *starting) mixed(t *TaskFacts, other, cure string) {
+	no := refuse(ReasonMixedRoots, t.Inputs[0].TopicPartition, "task %s does not come from savepoint %s and task %s does: an application with exchanges is restored from one checkpoint of all its tasks; %s",
+		t.Task, r.origin[0].Path, other, cure)
 	no.Task = t.Task
 	r.refused = append(r.refused, *no)
 }
@@ -292,8 +320,8 @@ func (r *starting) move(t *TaskFacts) {
 	_, entry := r.holder(t)
 	for i := range t.Inputs {
 		f := &t.Inputs[i]
-		m := MovedInput{TopicPartition: f.TopicPartition, From: f.Offset, Forgotten: entry == nil}
-		if entry != nil {
+		m := MovedInput{TopicPartition: f.TopicPartition, From: f.Offset, Forgotten: !r.holds(t)}
+		if !m.Forgotten {
 			at := entry.at(f.TopicPartition)
 			if at == nil {
 				continue // ResolveSavepoints refuses it

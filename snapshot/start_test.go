@@ -287,6 +287,13 @@ func TestTheSavepointIsTakenWhereWhatTheStoreHasIsLetGo(t *testing.T) {
 		for p := range int32(3) {
 			f.want.All[0].Root.Tasks = append(f.want.All[0].Root.Tasks, TaskEntry{Task: f.in.Tasks[p].Task, Positions: []element.Position{position(p, 900)}})
 		}
+		if stages { // the stages would begin without what is asked for
+			_, err := ResolveFrom(f.in, f.want)
+			require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, "has nothing of what the topology reads now; give the topology one of its sources back with its topic (orders)")
+			require.ErrorContains(t, err, "start without --from")
+			continue
+		}
 		require.Equal(t, Fresh, f.kinds()["orders-0"])
 	}
 }

@@ -147,7 +147,13 @@ func TestASourceOfTheSavepointThatReadsSomethingElse(t *testing.T) {
 	f.commit(1, 500, 9)
 	f.refused(ReasonOtherLineage, "offset 500 of third/0", "where it reads something else")
 	f.want.Again = true
-	f.refused(ReasonOtherInputs, "covers orders/0, which the task does not read")
+	f.refused(ReasonOtherInputs, "covers orders/0, which the task does not read", "--allow-dropped-state")
+	f.in.DropStates = true
+	s, err := ResolveFrom(f.in, f.want)
+	require.NoError(t, err)
+	require.Equal(t, Fresh, s.Decisions[f.in.Tasks[1].Task].Kind)
+	require.Equal(t, Imported, s.Decisions[f.in.Tasks[0].Task].Kind)
+	require.Contains(t, s.Moved, MovedInput{TopicPartition: f.in.Tasks[1].Inputs[0].TopicPartition, From: 500, Forgotten: true})
 }
 
 // Two sources have changed names, and their parts are of two instances: each goes on where it was read, in one part.
