@@ -84,7 +84,7 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 	a := in.a
 	want := snapshot.StartInput{Again: a.r.cfg.From.AcceptDuplicates, Sources: a.sources()}
 	var err error
-	if want.Again { // for the ids: a damaged root that no offset names is no obstacle to going back
+	if want.Again { // for the ids
 		want.All, err = a.r.ports.Checkpoints.List(in.ctx)
 	} else {
 		want.All, err = in.stored()

@@ -137,12 +137,12 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	return decisions, nil
 }
 
-// stored gives all roots where a task has no committed offset, none of them damaged.
+// stored gives all roots where a task has no committed offset.
 func (in *intake) stored() ([]snapshot.RootInfo, error) {
 	if !snapshot.NeedsStored(in.facts) {
 		return nil, nil
 	}
-	return in.a.r.ports.Checkpoints.Stored(in.ctx)
+	return in.a.r.ports.Checkpoints.List(in.ctx)
 }
 
 // dropped sees to what of the checkpoints is let go, and says it.

@@ -133,8 +133,6 @@ type Checkpoints interface {
 	Persist(ctx context.Context, name element.CheckpointName, deltas []snapshot.TaskDelta) ([]snapshot.Persisted, error)
 	WriteRoot(ctx context.Context, root *snapshot.Root) (snapshot.RootRef, error)
 	LoadRoots(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)
-	// Stored is List, and an error when a root is damaged.
-	Stored(ctx context.Context) ([]snapshot.RootInfo, error)
 	// CommittedAfter gives the roots newer than a checkpoint that are known to be committed.
 	CommittedAfter(ctx context.Context, after element.CheckpointID) ([]snapshot.RootInfo, error)
 	// List, LoadVerified and Survey are for a recovery from the store: all roots, and the last two read runs too.

@@ -61,6 +61,7 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	input.Listing = listing
 	in.dropped(&input, decisions)
 	in.lastID = max(in.lastID, rec.LastID) + 1 // that of the root which writeRecovered writes
+	in.forgot = in.lastID                      // what begins anew may be in a checkpoint that is passed over
 	if in.a.r.lis.Recovering != nil {
 		in.a.r.lis.Recovering(*rec)
 	}

@@ -34,7 +34,7 @@ func (in *intake) resolveWithout(input snapshot.ResolveInput) (map[element.TaskI
 	if err == nil && !input.DropStates {
 		err = snapshot.RefuseHeld(held)
 	}
-	if why := snapshot.RefusalOf(err); why != nil && why.Has(snapshot.ReasonOffsetsExpired) {
+	if why := snapshot.RefusalOf(err); why != nil && (why.Has(snapshot.ReasonOffsetsExpired) || why.Has(snapshot.ReasonUnreadable)) {
 		err = fmt.Errorf("%w; or, as checkpointing.interval is disabled, begin where the sources start with --allow-dropped-state", err)
 	}
 	if err != nil {

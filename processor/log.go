@@ -247,9 +247,12 @@ func logRecovery(log *slog.Logger, r snapshot.Recovery) {
 	log.Warn("RECOVERING FROM THE STORE, as asked: the group's offsets are of no use", "reason", string(r.Reason), "cause", r.Cause)
 	for _, t := range r.Tasks {
 		for _, p := range t.Ranges {
-			log.Warn("going back to a committed checkpoint", "task", t.Task.String(), "input", p.From.TopicPartition.String(), "offset", p.From.Offset,
+			log.Warn("going back to a committed checkpoint", "task", t.Task.String(), "reason", string(t.Reason), "input", p.From.TopicPartition.String(), "offset", p.From.Offset,
 				"checkpoint", t.Root.Name.String(), "created", time.UnixMilli(t.CreatedUnixMilli).UTC().Format(time.RFC3339), "file", t.Root.Path, "may_repeat", t.Repeats())
 		}
+	}
+	for _, t := range r.Added {
+		log.Warn("a partition that was added since begins at its beginning: its outputs so far repeat", "task", t.String())
 	}
 	for _, p := range r.Passed {
 		why := "unconfirmed: it is not known whether its transaction was committed"

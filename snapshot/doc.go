@@ -60,7 +60,7 @@
 // Files: names.go names and paths, errors.go with broken_linux.go, storage.go, local.go and localdir.go (Storage), storeid.go, codec.go (binary
 // helpers), handle.go, root.go and rootcodec.go, marker.go, run.go with runwriter.go and runreader.go, repository.go,
 // list.go, instances.go, announce.go, cluster.go (whose directory it is), lineage.go (whose checkpoints follow each other),
-// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go, mixture.go, replaced.go, grown.go, setback.go, renamed.go, unsaved.go and refusal.go, recover.go, savepoint.go with
+// persist.go with inline.go and inflight.go, restore.go, chain.go, verify.go, merge.go, clean.go with cleanread.go, cleanfailed.go and cleangone.go, resolve.go with stages.go, mixture.go, replaced.go, grown.go, setback.go, renamed.go, unsaved.go, unread.go and refusal.go, recover.go with recovernew.go, savepoint.go with
 // savepointcodec.go, savepointread.go, savepointparts.go and savepointresolve.go, start.go with origin.go (starts from a savepoint),
 // remove.go (all of an application).
 package snapshot

@@ -25,6 +25,7 @@ type edits struct {
 	lastID  int
 	made    byte
 	expired bool // offsets were lost
+	keeps   bool // old roots are not removed
 }
 
 type editTopic struct {
@@ -187,7 +188,8 @@ func (e *edits) start() {
 				}
 			}
 			if err == nil {
-				e.commit(&in, out, drop)
+				e.unasked(&in, out, drop)
+				e.commit(&in, out)
 				return
 			}
 			told = append(told, err.Error())
@@ -196,20 +198,27 @@ func (e *edits) start() {
 	e.t.Fatalf("nothing leads on:\n%s\nafter:\n%s", strings.Join(told, "\n"), strings.Join(e.log, "\n"))
 }
 
-func (e *edits) commit(in *ResolveInput, out map[element.TaskID]Decision, drop bool) {
+// unasked fails when a task begins anew that a root has, and nobody has asked for that.
+func (e *edits) unasked(in *ResolveInput, out map[element.TaskID]Decision, drop bool) {
+	for _, t := range in.Tasks {
+		if out[t.Task].Kind != Fresh {
+			continue
+		}
+		require.False(e.t, t.Inputs[0].Found, "%s has an offset and begins anew, after\n%s", t.Task, strings.Join(e.log, "\n"))
+		for _, info := range e.roots {
+			if x := info.Root.entryOf(&t); x != nil && in.own(&t, info.Root, x) {
+				require.True(e.t, drop, "%s is in checkpoint %s and begins anew, after\n%s", t.Task, info.Ref.Name, strings.Join(e.log, "\n"))
+			}
+		}
+	}
+}
+
+func (e *edits) commit(in *ResolveInput, out map[element.TaskID]Decision) {
 	e.lastID++
 	root := &Root{Name: nameOf(e.lastID, 1), Application: "shop", ClusterID: "cluster-1"}
 	ref := RootRef{Name: root.Name, Path: fmt.Sprintf("shop/i-0/chk-%s.root", root.Name), Digest: Digest{byte(e.lastID)}}
 	for _, t := range in.Tasks {
 		d, f := out[t.Task], t.Inputs[0]
-		if d.Kind == Fresh {
-			require.False(e.t, f.Found, "%s has an offset and begins anew, after\n%s", t.Task, strings.Join(e.log, "\n"))
-			for _, info := range e.roots {
-				if x := info.Root.entryOf(&t); x != nil && in.own(&t, info.Root, x) {
-					require.True(e.t, drop, "%s is in checkpoint %s and begins anew, after\n%s", t.Task, info.Ref.Name, strings.Join(e.log, "\n"))
-				}
-			}
-		}
 		p := element.Position{TopicPartition: f.TopicPartition, TopicID: f.TopicID, PartitionCount: f.Partitions, LeaderEpoch: -1}
 		if len(d.Positions) > 0 {
 			p.Offset = d.Positions[0].Offset
@@ -231,7 +240,7 @@ func (e *edits) commit(in *ResolveInput, out map[element.TaskID]Decision, drop b
 		e.topics[i].grown = false
 	}
 	e.say("starts: %s", ref.Name)
-	for len(e.roots) > 2 && !e.named(e.roots[0].Ref) && rapid.Bool().Draw(e.t, "cleaned") {
+	for !e.keeps && len(e.roots) > 2 && !e.named(e.roots[0].Ref) && rapid.Bool().Draw(e.t, "cleaned") {
 		e.roots = e.roots[1:]
 	}
 }

@@ -162,7 +162,7 @@ func TestANameThatWasAnExchangesAndIsASources(t *testing.T) {
 	added := TaskFacts{Task: subtask(0), Inputs: []InputFacts{{TopicPartition: element.TopicPartition{Topic: "users"}, TopicID: topicID, Partitions: 2}}}
 	s.in.Tasks = append(s.in.Tasks, added)
 	var err error
-	s.in.Stored, err = s.r.Stored(ctx)
+	s.in.Stored, err = s.r.List(ctx)
 	require.NoError(t, err)
 	require.Nil(t, s.in.stored(&added))
 	require.Equal(t, Fresh, s.resolve()[subtask(0)].Kind)

@@ -17,6 +17,8 @@ func StateBinds(infos []RootInfo, cluster string, now InputFacts) bool {
 	for _, i := range newestFirst(infos) {
 		info := &infos[i]
 		switch {
+		case len(seen) == int(now.Partitions):
+			return false
 		case info.Root == nil:
 			return true
 		case !info.Committed || info.Root.ClusterID != cluster:

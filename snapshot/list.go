@@ -222,20 +222,6 @@ func (r *Repository) readMarker(ctx context.Context, root filePath) (RootRef, er
 	return ref, nil
 }
 
-// Stored is List, for ResolveInput.Stored: all roots, committed or not. A damaged root is an error: it might hold any task.
-func (r *Repository) Stored(ctx context.Context) ([]RootInfo, error) {
-	infos, err := r.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for i := range infos {
-		if infos[i].Root == nil {
-			return nil, infos[i].Err
-		}
-	}
-	return infos, nil
-}
-
 // inventory is what lies in the directories of the application, ours only, read in one listing.
 type inventory struct {
 	instances []instanceFiles // sorted by directory

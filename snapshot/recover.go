@@ -13,9 +13,11 @@ import (
 
 // Recovery says where the tasks start that Recover leads back to the store, for the log: nothing of it is silent.
 type Recovery struct {
-	Reason Reason // why the tasks were refused
+	Reason Reason // why the first of the tasks was refused
 	Cause  string // the first refusal's line
 	Tasks  []RecoveredTask
+	// Added are tasks whose partitions were added since: the checkpoints that are taken do not hold them, and they begin at their beginning.
+	Added []element.TaskID
 	// Passed are the checkpoints that hold one of the tasks, or may hold it since they cannot be read, that are newer than
 	// the one taken for it, and are not taken: unconfirmed or damaged, newest first.
 	Passed []RootInfo
@@ -26,6 +28,7 @@ type Recovery struct {
 // RecoveredTask is one task and the checkpoint that it goes back to.
 type RecoveredTask struct {
 	Task             element.TaskID
+	Reason           Reason // why the task was refused
 	Root             RootRef
 	Instance         string
 	CreatedUnixMilli int64
@@ -77,37 +80,32 @@ func (r RepeatRange) words() string {
 
 // recoverable are the reasons for which the store may be asked instead of the group.
 var recoverable = map[Reason]bool{
-	ReasonOffsetsExpired: true, ReasonDamagedHandle: true, ReasonRootUnusable: true, ReasonStaleHandle: true,
+	ReasonOffsetsExpired: true, ReasonDamagedHandle: true, ReasonRootUnusable: true, ReasonStaleHandle: true, ReasonUnreadable: true,
 }
 
-// Recoverable reports whether Recover may find a way back: all refusals have the same reason, and it is one for which
-// the store may be asked. Recover also wants that no other task has a valid handle.
+// Recoverable reports whether Recover may find a way back: the store may be asked for all of the reasons. Recover also wants that no
+// other task has a valid handle.
 func (e *RefusedError) Recoverable() bool {
-	for _, r := range e.Refusals {
-		if !recoverable[r.Reason] || r.Reason != e.Refusals[0].Reason {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(e.Refusals, func(r Refusal) bool { return !recoverable[r.Reason] })
 }
 
 // Recover decides how refused tasks start from the store alone, on an operator's explicit wish: each from the newest
 // checkpoint that is whole and known to be committed. It is for offsets that expired or were deleted, and for handles
-// that are damaged, stale, or name a checkpoint that is; all refused tasks must share one of these reasons, and no task
-// may have a valid handle, since the tasks were committed together and would drift apart. An unconfirmed checkpoint is
+// that are damaged, stale, or name a checkpoint that is; no task may have a valid handle, since the tasks were committed
+// together and would drift apart. An unconfirmed checkpoint is
 // never taken.
 //
 // refused is Resolve's error of the same input, with List for Stored and Listing; listing is that of Repository.Survey. The
 // decisions of kind Recover must be committed, position and handle, before the first record. When there is no way back the
 // error refuses, classed like Resolve's.
 func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[element.TaskID]Decision, *Recovery, error) {
-	c := &recovery{in: in, infos: listing, refused: map[element.TaskID]bool{}, out: map[element.TaskID]Decision{}}
+	c := &recovery{in: in, infos: listing, refused: map[element.TaskID]Reason{}, out: map[element.TaskID]Decision{}}
 	if c.in.Roots = maps.Clone(in.Roots); c.in.Roots == nil {
 		c.in.Roots = map[RootRef]LoadedRoot{}
 	}
 	c.rec = &Recovery{Reason: refused.Refusals[0].Reason, Cause: refused.Refusals[0].Message}
 	for _, r := range refused.Refusals {
-		c.refused[r.Task] = true
+		c.refused[r.Task] = r.Reason
 	}
 	if why := c.forbidden(refused); why != "" {
 		return nil, nil, fault.Stopf(refused.Refusals[0].Reason.code(), "%w; the store is not asked: %s", refused, why)
@@ -115,13 +113,24 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 	var failed []Refusal
 	c.findCommon()
 	c.in.Unbound = c.in.unboundIn(listing)
+	var unknown []*TaskFacts
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
-		if !c.refused[t.Task] {
+		switch {
+		case c.refused[t.Task] == "":
 			c.out[t.Task] = Decision{Kind: Fresh}
+			continue
+		case !c.known(t):
+			unknown = append(unknown, t)
 			continue
 		}
 		if no := c.task(t); no != nil {
+			no.Task = t.Task
+			failed = append(failed, *no)
+		}
+	}
+	for _, t := range unknown {
+		if no := c.unknown(t); no != nil {
 			no.Task = t.Task
 			failed = append(failed, *no)
 		}
@@ -147,7 +156,7 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 type recovery struct {
 	in      ResolveInput
 	infos   []RootInfo
-	refused map[element.TaskID]bool
+	refused map[element.TaskID]Reason
 	out     map[element.TaskID]Decision
 	rec     *Recovery
 
@@ -170,8 +179,7 @@ func (c *recovery) findCommon() {
 		whole := true
 		for j := range c.in.Tasks {
 			t := &c.in.Tasks[j]
-			e := c.infos[i].Root.entryOf(t)
-			whole = whole && (!c.refused[t.Task] || e != nil && c.in.own(t, c.infos[i].Root, e))
+			whole = whole && (c.refused[t.Task] == "" || c.in.holds(c.infos[i].Root, t) || !c.known(t) && c.in.added(t, c.infos[i].Root.positions()))
 		}
 		if whole {
 			c.at = i
@@ -190,15 +198,10 @@ func (c *recovery) forbidden(refused *RefusedError) string {
 			return "it cannot cure this (" + string(r.Reason) + ")"
 		}
 	}
-	for _, r := range refused.Refusals {
-		if r.Reason != c.rec.Reason {
-			return fmt.Sprintf("the tasks are refused for different reasons (%s, %s); delete all offsets of group %s to go back with all of them", c.rec.Reason, r.Reason, c.in.Application)
-		}
-	}
 	for i := range c.in.Tasks {
 		t := &c.in.Tasks[i]
 		for _, f := range t.Inputs {
-			if f.Found && !c.refused[t.Task] {
+			if f.Found && c.refused[t.Task] == "" {
 				return fmt.Sprintf("%s has a valid handle, and what was committed together goes back together; "+
 					"delete all offsets of group %s to go back with all of them", f.TopicPartition, c.in.Application)
 			}
@@ -207,45 +210,25 @@ func (c *recovery) forbidden(refused *RefusedError) string {
 	return ""
 }
 
-// task takes the newest usable checkpoint that holds the task. Those of a task of that name in another cluster or of another
-// topic are passed over; when there is nothing else, the first of them says so.
+// task takes the newest usable checkpoint that holds the task.
 func (c *recovery) task(t *TaskFacts) *Refusal {
-	var other *Refusal
 	for _, i := range newestFirst(c.infos) {
 		info := &c.infos[i]
-		if !info.usable() || c.common && i != c.at {
+		if !info.usable() || c.common && i != c.at || !c.in.holds(info.Root, t) {
 			continue
 		}
 		entry := info.Root.entryOf(t)
-		if entry == nil {
-			continue
-		}
 		if no := c.fits(t, info, entry); no != nil {
-			if c.in.own(t, info.Root, entry) {
-				return no
-			}
-			if other == nil {
-				other = no
-			}
-			continue
+			return no
 		}
 		c.in.Roots[info.Ref] = LoadedRoot{Root: info.Root}
 		c.out[t.Task] = t.takeUp(Recovered, info.Ref, entry)
 		c.rec.Tasks = append(c.rec.Tasks, RecoveredTask{
-			Task: t.Task, Root: info.Ref, Instance: info.Instance, CreatedUnixMilli: info.Root.CreatedUnixMilli, Ranges: c.ranges(t, info, entry),
+			Task: t.Task, Reason: c.refused[t.Task], Root: info.Ref, Instance: info.Instance, CreatedUnixMilli: info.Root.CreatedUnixMilli, Ranges: c.ranges(t, info, entry),
 		})
 		return nil
 	}
-	if other != nil {
-		return other
-	}
-	if c.common && c.at < 0 {
-		if no := c.apart(t); no != nil {
-			return no
-		}
-	}
-	return refuse(c.rec.Reason, element.TopicPartition{}, "task %s: the store has no committed checkpoint of it that is whole (%s); nothing was changed: put the files back from a backup, or move the checkpoint directory away and delete the group's offsets to start empty",
-		t.Task, describe(c.infos))
+	return c.nothing(t)
 }
 
 // describe sums up the checkpoints that cannot be taken.
@@ -304,7 +287,7 @@ func (c *recovery) ranges(t *TaskFacts, taken *RootInfo, entry *TaskEntry) []Rep
 	for i, p := range entry.Positions {
 		r := RepeatRange{From: p, Committed: p.Offset}
 		j := slices.IndexFunc(t.Inputs, func(f InputFacts) bool { return f.TopicPartition == p.TopicPartition })
-		known := t.Inputs[j].Found && c.rec.Reason != ReasonStaleHandle
+		known := t.Inputs[j].Found && c.refused[t.Task] != ReasonStaleHandle && !c.passedBy(&t.Inputs[j])
 		if known {
 			r.Committed = max(r.Committed, t.Inputs[j].Offset)
 		}

@@ -127,6 +127,14 @@ func TestRecoverTakesTheNewestCommittedWholeCheckpoint(t *testing.T) {
 		}},
 		{"the handles' root is damaged", ReasonRootUnusable, 6, []int{8, 7}, "orders/0: outputs of inputs 600 to 699 repeat", func(t *testing.T, h *history) { h.damage(t, h.refs[7].Path) }},
 		{"the handles' data is damaged", ReasonRootUnusable, 6, []int{8, 7}, "orders/0: outputs of inputs 600 to 699 repeat", func(t *testing.T, h *history) { h.damage(t, h.data(7)) }},
+		{"an offset is lost, and a handle damaged", ReasonDamagedHandle, 7, []int{8}, "nothing: no later checkpoint is known", func(t *testing.T, h *history) {
+			h.expire(1)
+			h.facts(0).Metadata = "mw1:x"
+		}},
+		{"an offset is lost, and the handles' root damaged", ReasonRootUnusable, 6, []int{8, 7}, "orders/0: outputs of inputs 600 to 699 repeat", func(t *testing.T, h *history) {
+			h.expire(1)
+			h.damage(t, h.refs[7].Path)
+		}},
 		{"the offsets went back", ReasonStaleHandle, 7, nil, "nothing: no later checkpoint is known", func(t *testing.T, h *history) {
 			h.at(t, 5)
 			require.NoError(t, h.m.Remove(h.refs[8].Path))
@@ -171,10 +179,6 @@ func TestRecoverRefuses(t *testing.T) {
 	}{
 		{"while another task has a valid handle", fault.HandleMismatch, []string{"the store is not asked", "orders/0 has a valid handle", "delete all offsets of group shop"}, func(t *testing.T, h *history) { h.expire(1) }},
 		{"with a damaged handle beside a valid one", fault.HandleMismatch, []string{"cannot be read", "orders/1 has a valid handle"}, func(t *testing.T, h *history) { h.facts(0).Metadata = "mw1:x" }},
-		{"different reasons", fault.HandleMismatch, []string{"the tasks are refused for different reasons (damaged-handle, offsets-expired)", "delete all offsets of group shop"}, func(t *testing.T, h *history) {
-			h.expire(1)
-			h.facts(0).Metadata = "mw1:x"
-		}},
 		{"offsets of another tool", fault.HandleMismatch, []string{"was not written by a checkpoint", "it cannot cure this (foreign-offset)"}, func(t *testing.T, h *history) {
 			h.facts(0).Metadata, h.facts(1).Metadata = "", ""
 		}},

@@ -3,6 +3,8 @@ package snapshot
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/fault"
@@ -26,6 +28,7 @@ const (
 	ReasonOffsetsExpired  Reason = "offsets-expired"       // the store knows the task, the group does not
 	ReasonStaleHandle     Reason = "stale-handle"          // the store knows a newer commit of the task than the handle
 	ReasonRootUnusable    Reason = "checkpoint-damaged"    // root missing or damaged
+	ReasonUnreadable      Reason = "checkpoint-unreadable" // a root that no handle names is missing or damaged, and may hold the task
 	ReasonTaskMissing     Reason = "task-missing"          // the root does not hold the task
 	ReasonPositionDiffers Reason = "position-differs"      // the root's position is not the handle's
 	ReasonOtherInputs     Reason = "other-inputs"          // the source of the task reads something else than it did
@@ -54,13 +57,28 @@ type RefusedError struct {
 	Refusals []Refusal // sorted by task, at least one
 }
 
-// Error gives the first refusal's line and the number of the others.
+// Error gives the lines of the first refusal of each reason, since each has a cure of its own, and the number of the others.
 func (e *RefusedError) Error() string {
-	s := e.Refusals[0].Message
-	if n := len(e.Refusals) - 1; n > 0 {
+	shown := e.shown()
+	lines := make([]string, len(shown))
+	for i, r := range shown {
+		lines[i] = r.Message
+	}
+	s := strings.Join(lines, "; and ")
+	if n := len(e.Refusals) - len(shown); n > 0 {
 		s += fmt.Sprintf(" (and %d more)", n)
 	}
 	return s
+}
+
+// shown gives the first refusal of each reason.
+func (e *RefusedError) shown() (out []Refusal) {
+	for _, r := range e.Refusals {
+		if !slices.ContainsFunc(out, func(o Refusal) bool { return o.Reason == r.Reason }) {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // Unwrap gives the causes.
@@ -96,7 +114,7 @@ func RefusalOf(err error) *RefusedError {
 // code gives the exit code of a reason.
 func (r Reason) code() fault.Code {
 	switch r {
-	case ReasonRootUnusable, ReasonTaskMissing, ReasonPositionDiffers:
+	case ReasonRootUnusable, ReasonUnreadable, ReasonTaskMissing, ReasonPositionDiffers:
 		return fault.Corrupt
 	case ReasonOtherInputs, ReasonCodecChanged, ReasonStateDropped, ReasonPartitionCount, ReasonInFlight, ReasonCheckpointsDisabled:
 		return fault.StateMismatch

@@ -118,6 +118,8 @@ func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 	}
 	absent, old, read, none := in.absent(t), in.recreated(t, info), in.namesake(t, info), element.TopicPartition{}
 	switch {
+	case info.Root == nil && !(absent && in.DropStates):
+		return Decision{}, in.refuseUnread(t, info, absent)
 	case in.DropStates && (absent || old != nil || read != ""), read != "" && in.replaced() != nil: // refuseReplaced says what goes
 		return Decision{Kind: Fresh}, nil
 	case read != "":
@@ -131,15 +133,12 @@ func (in *ResolveInput) resolveUnknown(t *TaskFacts) (Decision, *Refusal) {
 		return Decision{}, refuse(ReasonTopicRecreated, none, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again; %s",
 			t.Task, info.Ref.Name, info.Ref.Path, old.TopicID, old.Topic, t.Inputs[0].TopicID, cure)
 	}
-	holds := "cannot be read and may hold the task"
-	if info.Root != nil {
-		holds = "holds the task"
-		if e := info.Root.entryOf(t); e.Task != t.Task && in.own(t, info.Root, e) {
-			if no := in.checkRenamed(t, info.Ref, e); no != nil {
-				return Decision{}, no
-			}
-			holds += " as " + e.Task.String()
+	holds := "holds the task"
+	if e := info.Root.entryOf(t); e.Task != t.Task && in.own(t, info.Root, e) {
+		if no := in.checkRenamed(t, info.Ref, e); no != nil {
+			return Decision{}, no
 		}
+		holds += " as " + e.Task.String()
 	}
 	cure := "the offsets expired or were deleted, or another service of this name reads another topic or cluster: recover from the store explicitly, or move the checkpoint directory away and delete the group's offsets to start empty"
 	if absent {
@@ -173,10 +172,9 @@ func (in *ResolveInput) recreated(t *TaskFacts, info *RootInfo) *element.Positio
 	return nil
 }
 
-// namesake gives the topic that a task of this name read by a root of the cluster, when that is another one; "" otherwise, and when
-// a root that cannot be read may have what the task reads.
+// namesake gives the topic that a task of this name read by a root of the cluster, when that is another one; "" otherwise.
 func (in *ResolveInput) namesake(t *TaskFacts, info *RootInfo) string {
-	if info.Root == nil || info.Root.ClusterID != in.ClusterID || slices.ContainsFunc(in.Stored, func(i RootInfo) bool { return i.Root == nil }) {
+	if info.Root == nil || info.Root.ClusterID != in.ClusterID {
 		return ""
 	}
 	e := info.Root.entryOf(t)
@@ -193,16 +191,19 @@ func (r *Root) readsThis(f InputFacts) bool {
 	})
 }
 
-// stored gives the newest root of the store that holds a task: what reads what the task reads, under any name, or else what has its
-// name. When there is none it gives the newest one that cannot be read; nil when there is neither. What has only the name, or stood
-// in a topic that had the name of this one, and has no state says nothing of a partition of a topic that was read: that one was added.
+// stored gives the newest root of the store that holds a task: what reads what the task reads, under any name. When there is none it
+// gives the newest one that cannot be read and may hold it, or else what has its name; nil when there is none of these. What has only
+// the name, or stood in a topic that had the name of this one, and has no state says nothing of a partition of a topic that was read:
+// that one was added.
 func (in *ResolveInput) stored(t *TaskFacts) *RootInfo {
-	var damaged, named *RootInfo
+	var unread, named *RootInfo
 	known := false
 	for _, i := range newestFirst(in.Stored) {
 		info := &in.Stored[i]
 		if info.Root == nil {
-			damaged = cmp.Or(damaged, info)
+			if unread == nil && !in.surpassed(t, info) {
+				unread = info
+			}
 			continue
 		}
 		switch e := info.Root.entryOf(t); {
@@ -217,7 +218,7 @@ func (in *ResolveInput) stored(t *TaskFacts) *RootInfo {
 	if named != nil && known && !named.Root.entryOf(t).hasState() {
 		named = nil
 	}
-	return cmp.Or(named, damaged)
+	return cmp.Or(unread, named)
 }
 
 // isRead reports that an entry reads what the task reads, by the names of topics.

@@ -76,7 +76,7 @@ func TestARenamedSourceWhoseOffsetsExpired(t *testing.T) {
 
 	in := *h.in
 	in.DropStates = true
-	in.Stored, err = h.r.Stored(ctx)
+	in.Stored, err = h.r.List(ctx)
 	require.NoError(t, err)
 	_, err = Resolve(in)
 	require.True(t, RefusalOf(err).Has(ReasonOffsetsExpired), "where to begin is not known, whatever becomes of the state")

@@ -79,7 +79,7 @@ func (c *recovery) apart(t *TaskFacts) *Refusal {
 		for j := range c.in.Tasks {
 			o := &c.in.Tasks[j]
 			switch e := info.Root.entryOf(o); {
-			case !c.refused[o.Task]:
+			case c.refused[o.Task] == "":
 			case e != nil && c.in.own(o, info.Root, e):
 				held = true
 			case !slices.Contains(wait, o.Task.Source):

@@ -44,7 +44,7 @@ type ResolveInput struct {
 	States map[string][]StateInfo
 	// Roots holds what NamedRoots(Tasks) asks for; see Repository.LoadRoots.
 	Roots map[RootRef]LoadedRoot
-	// Stored is Repository.Stored, or List, to notice tasks that have been here and have no committed offset. It is needed only
+	// Stored is Repository.List, to notice tasks that have been here and have no committed offset. It is needed only
 	// when NeedsStored(Tasks). A damaged root in it may hold any task.
 	Stored []RootInfo
 	// Listing is Repository.CommittedAfter(OldestID(Tasks)), or List, to notice committed offsets that went back behind a commit that is known from its
@@ -287,7 +287,7 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 	var newer []*RootInfo
 	for _, i := range newestFirst(in.Listing) {
 		info := &in.Listing[i]
-		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && info.mayHold(in, t, h) {
+		if info.Marked && info.Ref.Name.ID > h.Root.Name.ID && info.mayHold(in, t, h) && (info.Root != nil || !in.surpassed(t, info)) {
 			newer = append(newer, info)
 		}
 	}
@@ -306,8 +306,8 @@ func (in *ResolveInput) checkStale(t *TaskFacts, h Handle) (behind element.Check
 	if i := slices.IndexFunc(newer, func(info *RootInfo) bool { return info.Root != nil }); i >= 0 {
 		info = newer[i]
 	} else if info.Err != nil { // it was committed, the task may be in it or not: it is the damage that has to be cured
-		return 0, refuse(ReasonRootUnusable, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, and one that was committed after it, which may hold the task, cannot be read: %w; put the file back from a backup, nothing was overwritten",
-			t.Task, h.Root.Name, info.Err)
+		return 0, refuse(ReasonRootUnusable, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, and one that was committed after it, which may hold the task, cannot be read: %w; nothing was overwritten: put the file back from a backup%s",
+			t.Task, h.Root.Name, info.Err, in.moveAway(info, "where the offset is the newest of "+t.Inputs[0].String()))
 	}
 	return 0, refuse(ReasonStaleHandle, element.TopicPartition{}, "task %s: the committed offset is that of checkpoint %s, but checkpoint %s (%s) was committed after it; "+
 		"the offsets went back, and from there outputs would repeat: %s", t.Task, h.Root.Name, info.Ref.Name, info.Ref.Path, cure)

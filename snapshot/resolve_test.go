@@ -195,6 +195,12 @@ func TestResolveAllowsWhatIsHarmless(t *testing.T) {
 	in.Tasks[1].Inputs[0].Metadata = ""
 	_, err = Resolve(*in)
 	require.Len(t, RefusalOf(err).Refusals, 2)
+	require.ErrorContains(t, err, "stands at 700")
+	require.ErrorContains(t, err, "; and committed offset 700 of orders/1 in group shop was not written by a checkpoint", "each reason has its line")
+
+	in = world(t)
+	in.Tasks[0].Inputs[0].Metadata, in.Tasks[1].Inputs[0].Metadata = "", ""
+	_, err = Resolve(*in)
 	require.ErrorContains(t, err, "(and 1 more)")
 }
 
@@ -226,7 +232,7 @@ func TestResolveNeverRestoresAfterAChange(t *testing.T) {
 func TestStoredAndList(t *testing.T) {
 	m := vfs.NewMem()
 	a, b := openRepo(t, m, "a"), openRepo(t, m, "b")
-	stored, err := a.Stored(ctx)
+	stored, err := a.List(ctx)
 	require.NoError(t, err)
 	require.Empty(t, stored)
 	refA, rootA := mustCheckpoint(t, a, 3, 1, nil, nil, map[element.TaskID]change{taskA: {"totals/acc|a": val("1")}, taskB: {}})
@@ -235,7 +241,7 @@ func TestStoredAndList(t *testing.T) {
 	require.NoError(t, a.MarkCommitted(ctx, refA4))
 	require.NoError(t, a.MarkCommitted(ctx, refA4), "twice is harmless")
 	require.Error(t, a.MarkCommitted(ctx, refB), "another instance's")
-	stored, err = b.Stored(ctx)
+	stored, err = b.List(ctx)
 	require.NoError(t, err)
 	infos, err := a.List(ctx)
 	require.NoError(t, err)
@@ -254,8 +260,19 @@ func TestStoredAndList(t *testing.T) {
 	b2 := readFile(t, m, refB.Path)
 	b2[40]++
 	replaceFile(t, m, refB.Path, b2)
-	_, err = a.Stored(ctx)
-	require.True(t, requireCorrupt(err, refB.Path))
+	stored, err = a.List(ctx)
+	require.NoError(t, err)
+	refusesUnread(t, stored, refB.Path)
+}
+
+// refusesUnread makes sure that a task which nothing is known of does not begin beside a root that cannot be read.
+func refusesUnread(t *testing.T, stored []RootInfo, path string) {
+	facts := InputFacts{TopicPartition: element.TopicPartition{Topic: "new"}, TopicID: element.TopicID{9}, Partitions: 1}
+	_, err := Resolve(ResolveInput{Application: "shop", ClusterID: "cluster-1", Stored: stored, Tasks: []TaskFacts{{Task: element.TaskID{Source: "new"}, Inputs: []InputFacts{facts}}}})
+	require.True(t, RefusalOf(err).Has(ReasonUnreadable), "%v", err)
+	require.Equal(t, fault.Corrupt, fault.CodeOf(err))
+	require.True(t, requireCorrupt(err, path), "%v", err)
+	require.ErrorContains(t, err, "move the file and its marker away ("+path+")")
 }
 
 // A tool puts back the offset of one partition with its handle. The newest checkpoint has no marker, as after a kill right behind

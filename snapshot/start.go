@@ -18,8 +18,7 @@ type StartInput struct {
 	Sources map[string]string
 	// Again: go back to the savepoint although the group has committed offsets.
 	Again bool
-	// All is Repository.Stored, needed when NeedsStored(Tasks), in place of ResolveInput.Stored. With Again it is Repository.List,
-	// needed always, for the ids in it.
+	// All is Repository.List, needed when NeedsStored(Tasks), in place of ResolveInput.Stored, and with Again always, for the ids in it.
 	All []RootInfo
 }
 

@@ -73,8 +73,7 @@ func TestAMarkerWithoutItsRootIsAMissingRoot(t *testing.T) {
 			require.Len(t, infos, 4)
 			require.True(t, requireCorrupt(infos[1].Err, h.refs[id].Path))
 			require.ErrorContains(t, infos[1].Err, "the file is missing")
-			_, err = h.r.Stored(ctx)
-			require.Error(t, err)
+			refusesUnread(t, infos, h.refs[id].Path)
 		} else {
 			require.Len(t, infos, 3, "an interrupted Clean leaves markers that are older than all roots")
 		}

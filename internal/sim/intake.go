@@ -109,7 +109,7 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 		return nil, fmt.Errorf("look for newer checkpoints: %w", err)
 	}
 	if snapshot.NeedsStored(facts) {
-		if input.Stored, err = p.repo.Stored(ctx); err != nil {
+		if input.Stored, err = p.repo.List(ctx); err != nil {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}

@@ -1,0 +1,52 @@
+package snapshot
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millweir/millweir/element"
+)
+
+// An application with exchanges moves as a whole: a newer root of it that reads the topic has all partitions that were read.
+func TestAnOldDamagedRootDoesNotHoldWhatWasAddedSince(t *testing.T) {
+	added := func(h *pastRoots) *InputFacts {
+		f := InputFacts{TopicPartition: element.TopicPartition{Topic: "a", Partition: 1}, TopicID: element.TopicID{'a'}, Partitions: 2}
+		h.in.Tasks = append(h.in.Tasks, TaskFacts{Task: element.TaskID{Source: "x.a", Partition: 1}, Inputs: []InputFacts{f}})
+		return &h.in.Tasks[len(h.in.Tasks)-1].Inputs[0]
+	}
+	old := RootInfo{Ref: RootRef{Name: nameOf(3, 1), Path: "shop/i-0/chk-" + nameOf(3, 1).String() + ".root"}, Err: vfsNotExist(), Marked: true}
+	for name, c := range map[string]struct {
+		stages int
+		id     int // of the newer root
+		topic  byte
+		fresh  bool
+	}{
+		"newer":                  {1, 7, 'a', true},
+		"older":                  {1, 2, 'a', false},
+		"without exchanges":      {0, 7, 'a', false},
+		"of another of its name": {1, 7, 'z', false},
+	} {
+		h := newPast(t)
+		ref := h.root(c.id, c.stages, reads{topic: "a", at: 5})
+		h.stands(ref, reads{topic: "a", at: 5})
+		f := added(h)
+		f.TopicID = element.TopicID{c.topic}
+		h.in.Stored, h.in.Listing = []RootInfo{old}, []RootInfo{old}
+		d, err := Resolve(h.in)
+		if !c.fresh {
+			require.True(t, RefusalOf(err).Has(ReasonUnreadable), "%s: %v", name, err)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Equal(t, Fresh, d[element.TaskID{Source: "x.a", Partition: 1}].Kind)
+
+		// Nor is its start position older than what the root might say.
+		p := element.Position{TopicPartition: f.TopicPartition, TopicID: f.TopicID, PartitionCount: 2}
+		*f = factsOf(t, p, RootRef{}, &h.in, HandleEmpty)
+		f.Partitions = 2
+		d, err = Resolve(h.in)
+		require.NoError(t, err, name)
+		require.Equal(t, StartEmpty, d[element.TaskID{Source: "x.a", Partition: 1}].Kind)
+	}
+}
