@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
@@ -26,14 +27,45 @@ func (in *intake) unbound() (map[string]bool, error) {
 		if !all {
 			continue
 		}
-		infos, err := in.a.r.ports.Checkpoints.List(in.ctx)
+		binds, err := in.stateBinds(now, named)
 		if err != nil {
-			return nil, fmt.Errorf("look for state by another number of partitions: %w", err)
+			return nil, err
 		}
-		snapshot.Confirm(infos, named)
-		out[src.Topic] = !snapshot.StateBinds(infos, in.a.r.cfg.ClusterID, now)
+		out[src.Topic] = !binds
 	}
 	return out, nil
+}
+
+// stateBinds asks snapshot.StateBinds, with the roots that offsets of the topic name.
+func (in *intake) stateBinds(now snapshot.InputFacts, named []snapshot.RootRef) (bool, error) {
+	infos, err := in.a.r.ports.Checkpoints.List(in.ctx)
+	if err != nil {
+		return false, fmt.Errorf("look for state by another number of partitions: %w", err)
+	}
+	snapshot.Confirm(infos, named)
+	return snapshot.StateBinds(infos, in.a.r.cfg.ClusterID, now), nil
+}
+
+// refuseGrown says that a source with state has partitions that nobody has read yet beside others. Where no state is bound to their
+// number the steps with state only come too early: until all partitions have an offset, some instance may still begin by the old one.
+func (in *intake) refuseGrown(src *topology.SourcePlan, first int32) error {
+	topic := in.topics[src.Topic]
+	now := snapshot.InputFacts{TopicPartition: element.TopicPartition{Topic: src.Topic}, TopicID: topic.ID, Partitions: topic.Partitions}
+	named, _, err := in.handlesOf(now)
+	if err != nil {
+		return err
+	}
+	binds, err := in.stateBinds(now, named)
+	if err != nil {
+		return err
+	}
+	if !binds {
+		return fault.Stopf(fault.StateMismatch, "topic %s had %d partitions when it was read first, now it has %d, some of which have no committed offset yet, and the topology has steps with state over source %s: "+
+			"run the topology without these steps until a checkpoint is complete, and with them then; or start under another application name",
+			src.Topic, first, topic.Partitions, src.Name)
+	}
+	return fault.Stopf(fault.StateMismatch, "topic %s had %d partitions when source %s began, now it has %d: keys have moved to other partitions than their state; reprocess under another application name, or go through a repartition topic",
+		src.Topic, first, src.Name, topic.Partitions)
 }
 
 // grew reports that a committed offset is of a time when the topic had another number of partitions.
@@ -42,7 +74,7 @@ func grew(f *snapshot.InputFacts) bool {
 	return f.Found && err == nil && h.PartitionCount != f.Partitions
 }
 
-// handlesOf gives the roots that the offsets of a topic name, and whether all its partitions have one with a handle.
+// handlesOf gives the roots that the offsets of a topic name, and whether all its partitions have an offset with a handle.
 func (in *intake) handlesOf(topic snapshot.InputFacts) (named []snapshot.RootRef, all bool, err error) {
 	tps := make([]element.TopicPartition, topic.Partitions)
 	for p := range tps {
@@ -52,17 +84,19 @@ func (in *intake) handlesOf(topic snapshot.InputFacts) (named []snapshot.RootRef
 	if err != nil {
 		return nil, false, err
 	}
+	all = true
 	for _, tp := range tps {
 		c := committed[tp]
 		h, err := snapshot.ParseHandle(c.Metadata)
 		if !c.Found || err != nil {
-			return nil, false, nil
+			all = false
+			continue
 		}
 		if h.Kind == snapshot.HandleCheckpoint {
 			named = append(named, h.Root)
 		}
 	}
-	return named, true, nil
+	return named, all, nil
 }
 
 // beganWith is firstCount of the topic of a source. Where nothing is left that says it the checkpoints do: the tasks that they hold,

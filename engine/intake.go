@@ -277,9 +277,8 @@ func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 		if err != nil {
 			return err
 		}
-		if count := topics[src.Topic].Partitions; src.Stateful && first < count {
-			return fault.Stopf(fault.StateMismatch, "topic %s had %d partitions when source %s began, now it has %d: keys have moved to other partitions than their state; reprocess under another application name, or go through a repartition topic",
-				src.Topic, first, src.Name, count)
+		if src.Stateful && first < topics[src.Topic].Partitions {
+			return in.refuseGrown(&src, first)
 		}
 		byStart := map[bool][]element.TopicPartition{}
 		for _, tp := range missing {

@@ -131,7 +131,7 @@ func inputOf(f *InputFacts) editInput { return editInput{f.TopicID, f.Partition}
 func (x *exchangeEdits) start() {
 	for source, i := range x.sources {
 		if stateOf(source) && x.topics[i].grown {
-			x.t.Skip("a step with state over a topic that has just grown: the step is to be taken out until the partitions have offsets")
+			x.t.Skip("a step with state over a topic that has just grown: it is to be taken out until the partitions have offsets")
 		}
 	}
 	var told []string

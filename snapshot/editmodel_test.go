@@ -164,7 +164,7 @@ func (e *edits) input(drop bool) ResolveInput {
 func (e *edits) start() {
 	for source, i := range e.sources {
 		if stateOf(source) && e.topics[i].grown {
-			e.t.Skip("a step with state over a topic that has just grown: another application name is the way")
+			e.t.Skip("a step with state over a topic that has just grown: it is to be taken out until the partitions have offsets")
 		}
 	}
 	var told []string
