@@ -3,6 +3,7 @@ package processor
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -39,7 +40,7 @@ func (s *service) renewing() (enough func()) {
 }
 
 // renewEnds commits what is kept as it is. Somebody else may keep another end between the read and the commit, and has it set
-// back: that costs no record, see Ends.
+// back: that costs no record, see Ends. What is refused does not keep the others from being renewed.
 func (r reads) renewEnds(ctx context.Context) error {
 	group := endsGroup(r.group)
 	kept, err := kafka.GroupOffsets(ctx, r.cl, group, false)
@@ -53,14 +54,49 @@ func (r reads) renewEnds(ctx context.Context) error {
 		}
 	}
 	slices.SortFunc(tps, element.TopicPartition.Compare)
+	var refused []error
 	for some := range slices.Chunk(tps, endsAtOnce) {
-		keep := kadm.Offsets{}
+		keep := make([]kadm.Offset, 0, len(some))
 		for _, tp := range some {
-			keep.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: kept[tp].Offset, LeaderEpoch: -1, Metadata: kept[tp].Metadata})
+			keep = append(keep, kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: kept[tp].Offset, LeaderEpoch: -1, Metadata: kept[tp].Metadata})
 		}
-		if err := kadm.NewClient(r.cl).CommitAllOffsets(ctx, group, keep); err != nil {
+		no, err := renew(ctx, kadm.NewClient(r.cl), group, keep)
+		refused = append(refused, no...)
+		if err != nil {
 			return kafka.Classify(err, "keep the ends of %d partitions in group %s", len(tps), group)
 		}
 	}
+	if len(refused) > 0 {
+		return kafka.Classify(refused[0], "keep %d of the ends of %d partitions in group %s, the first one", len(refused), len(tps), group)
+	}
 	return nil
+}
+
+// renew commits offsets, and gives an error for each that is refused. Where all are it may be for one of them, or since they are
+// too many: then halves are tried. err says that the request was not answered.
+func renew(ctx context.Context, adm *kadm.Client, group string, keep []kadm.Offset) (refused []error, err error) {
+	offsets := kadm.Offsets{}
+	for _, o := range keep {
+		offsets.Add(o)
+	}
+	answers, err := adm.CommitOffsets(ctx, group, offsets)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range keep {
+		if a, ok := answers.Lookup(o.Topic, o.Partition); ok && a.Err != nil {
+			refused = append(refused, fmt.Errorf("%s/%d: %w", o.Topic, o.Partition, a.Err))
+		}
+	}
+	if len(refused) < len(keep) || len(keep) == 1 || ctx.Err() != nil || kafka.IsRetriable(refused[0]) || kafka.IsDenied(refused[0]) {
+		return refused, nil
+	}
+	refused = nil
+	for half := range slices.Chunk(keep, (len(keep)+1)/2) {
+		no, err := renew(ctx, adm, group, half)
+		if refused = append(refused, no...); err != nil {
+			return refused, err
+		}
+	}
+	return refused, nil
 }

@@ -2,11 +2,13 @@ package processor
 
 import (
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -48,6 +50,51 @@ func TestTheEndsAreSaidAgainWhileARunGoesOn(t *testing.T) {
 
 	s.plan = passPlan(t, app)
 	s.renewing()() // nothing has an end
+}
+
+// What the coordinator refuses does not keep other ends from being renewed: neither those of later requests, nor those of the same one
+// when it refuses that as a whole.
+func TestAnEndThatIsRefusedKeepsNoOtherFromBeingSaidAgain(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	var tap testbed.Tap
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), tap.Opt())
+	require.NoError(t, err)
+	defer cl.Close()
+	const many = 2*endsAtOnce + 20
+	wide := "wide-" + inTopic()
+	_, err = kadm.NewClient(cl).CreateTopic(t.Context(), many, 1, nil, wide)
+	require.NoError(t, err)
+	app := "refused" + inTopic()
+	ends := kadm.Offsets{}
+	for p := range int32(many) {
+		ends.Add(kadm.Offset{Topic: wide, Partition: p, At: int64(p), LeaderEpoch: -1, Metadata: endNote + "x"})
+	}
+	require.NoError(t, kadm.NewClient(cl).CommitAllOffsets(t.Context(), endsGroup(app), ends))
+
+	var mu sync.Mutex
+	said := map[int32]bool{}
+	tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, Answer: func(r kmsg.Request) *kerr.Error {
+		mu.Lock()
+		defer mu.Unlock()
+		c := r.(*kmsg.OffsetCommitRequest)
+		for _, p := range c.Topics[0].Partitions {
+			if p.Partition == 7 || p.Partition == endsAtOnce+3 {
+				return kerr.InvalidCommitOffsetSize
+			}
+		}
+		for _, p := range c.Topics[0].Partitions {
+			said[p.Partition] = true
+		}
+		return nil
+	}})
+	err = reads{cl: cl, group: app}.renewEnds(t.Context())
+	require.ErrorIs(t, err, kerr.InvalidCommitOffsetSize)
+	require.ErrorContains(t, err, "keep 2 of the ends of 1020 partitions")
+	require.ErrorContains(t, err, wide+"/7")
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, said, many-2)
 }
 
 // A run that goes on beside a source without an end does so, too.
