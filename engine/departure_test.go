@@ -32,7 +32,7 @@ func TestAPartitionThatCannotBeFedEndsTheAttempt(t *testing.T) {
 		return refusing{s, &refused}, err
 	}
 	stop := w.startWith(w.config(), ports, ca.logging(t))
-	require.Eventually(t, w.found(0), patient, time.Millisecond)
+	require.Eventually(t, w.works(0), patient, time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 80 { // more than the channel holds
