@@ -27,8 +27,7 @@ type client struct {
 	aborting atomic.Bool // producers stop at the next record
 	produced atomic.Int64
 	failed   atomic.Int64
-	first    atomic.Pointer[failure]
-	bad      chan struct{}            // closed when there is a first
+	first    firstFailure
 	acked    atomic.Pointer[producer] // of the first record that was acknowledged
 	mixed    atomic.Bool              // another one was acknowledged as another
 	drained  chan struct{}            // closed when pending reaches 0
@@ -49,7 +48,8 @@ type producer struct {
 }
 
 func newClient(slot int, id string, cl *kgo.Client, l *limits) *client {
-	c := &client{slot: slot, id: id, cl: cl, limits: l, bad: make(chan struct{})}
+	c := &client{slot: slot, id: id, cl: cl, limits: l}
+	c.first.reset()
 	c.promise = c.answered
 	return c
 }
@@ -59,8 +59,7 @@ func (c *client) reset() {
 	c.aborting.Store(false)
 	c.produced.Store(0)
 	c.failed.Store(0)
-	c.first.Store(nil)
-	c.bad = make(chan struct{})
+	c.first.reset()
 	c.acked.Store(nil)
 	c.mixed.Store(false)
 	c.hold()
@@ -85,9 +84,7 @@ func (c *client) letGo() {
 func (c *client) answered(r *kgo.Record, err error) {
 	if err != nil {
 		c.failed.Add(1)
-		if noteFailure(&c.first, r, err) {
-			close(c.bad)
-		}
+		c.first.note(r, err)
 	} else if was := c.acked.Load(); was == nil {
 		c.acked.Store(&producer{r.ProducerID, r.ProducerEpoch})
 	} else if was.id != r.ProducerID || was.epoch != r.ProducerEpoch {
@@ -109,7 +106,7 @@ func (c *client) untilFailed(ctx context.Context) (context.Context, func()) {
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		select {
-		case <-c.bad:
+		case <-c.first.there:
 		case <-ctx.Done():
 			return
 		}
@@ -188,7 +185,7 @@ func (c *client) failure() error {
 	if err := c.limits.cuts.err(); err != nil {
 		return err
 	}
-	f := c.first.Load()
+	f := c.first.get()
 	if f == nil {
 		return nil
 	}

@@ -199,7 +199,7 @@ func (m *Manager) closeClient(slot int) {
 	}
 	c.aborting.Store(true)
 	m.flow.drops(c.cl)
-	c.limits.learn(c.first.Load())
+	c.limits.learn(c.first.get())
 	c.limits.cuts.close(c.cl)
 	if m.open == c {
 		m.setGate(nil)
@@ -239,7 +239,7 @@ func (m *Manager) flush(j *job, c *client) Event {
 	m.stats.Flush += time.Since(start)
 	failpoint.Hit(failpoint.FlushAfter)
 	failed := c.failed.Load()
-	if f := c.first.Load(); f != nil {
+	if f := c.first.get(); f != nil {
 		if f.topic == m.cfg.MarkerTopic && (errors.Is(f.err, kerr.UnknownTopicOrPartition) || errors.Is(f.err, kerr.UnknownTopicID)) {
 			m.marker = false // deleted: the next Init makes it again
 		}

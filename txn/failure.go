@@ -21,14 +21,30 @@ type failure struct {
 	err       error
 }
 
-// noteFailure keeps the first failure. A broker refuses whole batches: of the records that it refused for their size or
-// time, the one that is the likeliest reason is kept. It says whether there was none before.
-func noteFailure(first *atomic.Pointer[failure], r *kgo.Record, err error) bool {
-	f := first.Load()
+// firstFailure keeps the first failure of the records of a client. A broker refuses whole batches: of the records that it refused
+// for their size or time, the one that is the likeliest reason is kept.
+type firstFailure struct {
+	is    atomic.Pointer[failure]
+	there chan struct{} // closed when there is one
+}
+
+// reset forgets it. No promise may be called meanwhile.
+func (ff *firstFailure) reset() {
+	ff.is.Store(nil)
+	ff.there = make(chan struct{})
+}
+
+// get gives it, nil when there is none.
+func (ff *firstFailure) get() *failure { return ff.is.Load() }
+
+func (ff *firstFailure) note(r *kgo.Record, err error) {
+	f := ff.is.Load()
 	if f != nil && !f.lessLikely(r, err) {
-		return false
+		return
 	}
-	return first.CompareAndSwap(f, newFailure(r, err)) && f == nil
+	if ff.is.CompareAndSwap(f, newFailure(r, err)) && f == nil {
+		close(ff.there)
+	}
 }
 
 func newFailure(r *kgo.Record, err error) *failure {

@@ -3,7 +3,6 @@ package txn
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,10 +45,11 @@ func TestTheRecordThatIsToBlameIsNamed(t *testing.T) {
 			require.ErrorContains(t, c.failure(), w)
 		}
 	}
-	var first atomic.Pointer[failure]
-	noteFailure(&first, &kgo.Record{Topic: "out"}, kerr.InvalidTimestamp)
-	noteFailure(&first, at("elsewhere", 9*time.Hour, 1), kerr.InvalidTimestamp)
-	require.EqualValues(t, 0, first.Load().partition, "another batch: the first one stays")
+	var first firstFailure
+	first.reset()
+	first.note(&kgo.Record{Topic: "out"}, kerr.InvalidTimestamp)
+	first.note(at("elsewhere", 9*time.Hour, 1), kerr.InvalidTimestamp)
+	require.EqualValues(t, 0, first.get().partition, "another batch: the first one stays")
 }
 
 // The clock of the machine may be wrong by more than the topic of the markers takes.

@@ -111,7 +111,7 @@ func (m *Manager) Init(ctx context.Context) error {
 	ev := Event{Kind: EvInit}
 	for _, c := range m.clients {
 		if c != nil {
-			c.limits.learn(c.first.Load())
+			c.limits.learn(c.first.get())
 		}
 	}
 	for i, c := range m.clients {

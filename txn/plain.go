@@ -54,13 +54,14 @@ func (p *Plain) Unanswered() int64 { return p.flow.unanswered() }
 // plainClient is a client and the first of its records that failed.
 type plainClient struct {
 	*kgo.Client
-	first  atomic.Pointer[failure]
-	failed chan struct{} // closed when there is a first
+	first  firstFailure
 	limits *limits
 }
 
 func newPlainClient(cl *kgo.Client, l *limits) *plainClient {
-	return &plainClient{Client: cl, failed: make(chan struct{}), limits: l}
+	c := &plainClient{Client: cl, limits: l}
+	c.first.reset()
+	return c
 }
 
 // wave is what is produced between two Seals. Each wave has its own promise, so that a Seal can wait for all that came
@@ -87,9 +88,7 @@ func newWave(cl *plainClient) *wave {
 // answered is the promise of every record of the wave.
 func (w *wave) answered(r *kgo.Record, err error) {
 	if err != nil {
-		if noteFailure(&w.cl.first, r, err) {
-			close(w.cl.failed)
-		}
+		w.cl.first.note(r, err)
 	}
 	w.release(1)
 }
@@ -189,7 +188,7 @@ func (p *Plain) endOwn(ctx context.Context, cl *kgo.Client) {
 func (p *Plain) fresh() bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.cl != nil && !p.seal && len(p.older) == 0 && p.stats.Records == 0 && p.cur.produced.Load() == 0 && p.cl.first.Load() == nil && !p.cl.limits.outdated()
+	return p.cl != nil && !p.seal && len(p.older) == 0 && p.stats.Records == 0 && p.cur.produced.Load() == 0 && p.cl.first.get() == nil && !p.cl.limits.outdated()
 }
 
 // plainOpts are the client's. A broker that lost what it had acknowledged makes the producer fail, and so the attempt
@@ -246,7 +245,7 @@ func (c *plainClient) failure() error {
 	if err := c.limits.cuts.err(); err != nil {
 		return err
 	}
-	f := c.first.Load()
+	f := c.first.get()
 	if f == nil {
 		return nil
 	}
@@ -299,11 +298,11 @@ const batchGrace = 100 * time.Millisecond
 // await waits for the waves that have ended. A record that failed is not waited for any further: the others may have to
 // wait for the same broker for ever.
 func (p *Plain) await(ctx context.Context, cl *plainClient) error {
-	for len(p.older) > 0 && cl.first.Load() == nil {
+	for len(p.older) > 0 && cl.first.get() == nil {
 		select {
 		case <-p.older[0].done:
 			p.older = p.older[1:]
-		case <-cl.failed:
+		case <-cl.first.there:
 			select {
 			case <-p.older[0].done:
 			case <-time.After(batchGrace):
@@ -379,7 +378,7 @@ func (p *Plain) drop() {
 		o.dropped.Store(true)
 	}
 	p.flow.drops(cl.Client)
-	cl.limits.learn(cl.first.Load())
+	cl.limits.learn(cl.first.get())
 	cl.limits.cuts.close(cl.Client) // lets out producers that wait for room
 	w.release(1)
 	p.stats.Records += w.produced.Load()

@@ -397,7 +397,7 @@ func TestPlainSealDoesNotWaitBehindAFailure(t *testing.T) {
 	select {
 	case err := <-over:
 		require.NoError(t, err)
-		require.ErrorIs(t, w.cl.first.Load().err, kerr.InvalidRequest)
+		require.ErrorIs(t, w.cl.first.get().err, kerr.InvalidRequest)
 	case <-time.After(5 * time.Second):
 		require.Fail(t, "it waits for the other one")
 	}
