@@ -307,7 +307,13 @@ func (l *Local) claim(tmp, name string) error {
 	if err != nil {
 		return err
 	}
-	if err = errors.Join(f.Close(), l.fs.Rename(tmp, name)); err != nil {
+	if err = f.Close(); err == nil {
+		if err = l.fs.Rename(tmp, name); err == nil {
+			return nil
+		}
+	}
+	// What has come under the name is not taken away, whatever the error says: others may have read it.
+	if info, serr := l.fs.Stat(name); serr == nil && info.Size == 0 {
 		l.fs.Remove(name) // best effort, see awaitStoreID
 	}
 	return err
