@@ -55,8 +55,8 @@ func TestTheEndsAreSaidAgainWhileARunGoesOn(t *testing.T) {
 // What the coordinator refuses does not keep other ends from being renewed: neither those of later requests, nor those of the same one
 // when it refuses that as a whole.
 func TestAnEndThatIsRefusedKeepsNoOtherFromBeingSaidAgain(t *testing.T) {
-	testbed.Alongside(t)
-	b := newBed(t)
+	tb, _ := testbed.NewFake(t, "a thousand partitions are a lot for a broker that is shared")
+	b := bedOn(t, tb)
 	var tap testbed.Tap
 	cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), tap.Opt())
 	require.NoError(t, err)
