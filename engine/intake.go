@@ -320,7 +320,7 @@ func (a *attempt) readOthers(ctx context.Context, others []element.TopicPartitio
 		if !c.Found || err != nil || h.StoreID == own || h.Kind != snapshot.HandleCheckpoint && !begins {
 			continue
 		}
-		return nil, fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share", tp, h.StoreID, own)
+		return nil, fault.Stopf(fault.HandleMismatch, "the checkpoints of %s are in a directory with store id %s, the configured one has %s: "+snapshot.OtherStoreCure, tp, h.StoreID, own)
 	}
 	return committed, nil
 }

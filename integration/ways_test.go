@@ -29,9 +29,14 @@ func TestTheWayToBeginEmpty(t *testing.T) {
 	s.caughtUp(job)
 	job.stop()
 
-	// The directory is lost, with all that the offsets name.
+	// The directory is lost, with all that the offsets name, also where they are met by a partition that was added.
 	require.NoError(t, os.RemoveAll(s.checkpoints()))
-	refused(t, s.run(file), 21, "state.checkpoints.dir", "where it is lost, reset the application, or start under another application name")
+	lost := "where it is lost, reset the application, or start under another application name"
+	refused(t, s.run(file), 21, "state.checkpoints.dir", lost)
+	_, err = s.adm.CreatePartitions(s.ctx, 1, s.in)
+	require.NoError(t, err)
+	s.parts++
+	refused(t, s.run(file), 21, "the checkpoints of "+s.in, "state.checkpoints.dir", lost)
 	reset := startProcess(t, processorBinary(t), []string{"reset", file, "--yes"})
 	require.Zero(t, reset.exit(s.session*20), reset.stderr.String())
 	job = s.run(file)

@@ -341,6 +341,9 @@ func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 	return h.Kind != HandleCheckpoint || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
 }
 
+// OtherStoreCure is what can be done where offsets are of another checkpoint directory.
+const OtherStoreCure = "set state.checkpoints.dir to the directory that all instances share, or put that one back from a backup; where it is lost, reset the application, or start under another application name"
+
 // String lets messages name an input.
 func (f InputFacts) String() string { return f.TopicPartition.String() }
 
@@ -361,7 +364,7 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 	case h.ClusterID != in.ClusterID:
 		return no(ReasonOtherCluster, "belongs to cluster %q, this is cluster %q: the offsets were mirrored; use another application name here", h.ClusterID, in.ClusterID)
 	case h.StoreID != in.StoreID && h.Kind == HandleCheckpoint: // others lead to no file
-		return no(ReasonOtherStore, "belongs to a checkpoint directory with store id %s, the configured one has %s: set state.checkpoints.dir to the directory that all instances share, or put that one back from a backup; where it is lost, reset the application, or start under another application name", h.StoreID, in.StoreID)
+		return no(ReasonOtherStore, "belongs to a checkpoint directory with store id %s, the configured one has %s: "+OtherStoreCure, h.StoreID, in.StoreID)
 	case h.TopicID != f.TopicID:
 		return no(ReasonTopicRecreated, "belongs to topic id %s, the topic now has %s: it was deleted and created again; delete the group's offsets of this topic, and "+beginsAnew, h.TopicID, f.TopicID)
 	case h.Partition != f.Partition:
