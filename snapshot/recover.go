@@ -202,12 +202,24 @@ func (c *recovery) forbidden(refused *RefusedError) string {
 		t := &c.in.Tasks[i]
 		for _, f := range t.Inputs {
 			if f.Found && c.refused[t.Task] == "" {
-				return fmt.Sprintf("%s has a valid handle, and what was committed together goes back together; "+
-					"delete all offsets of group %s to go back with all of them", f.TopicPartition, c.in.Application)
+				return fmt.Sprintf("%s has a valid handle, and what was committed together goes back together; %s", f.TopicPartition, c.together())
 			}
 		}
 	}
 	return ""
+}
+
+// together says how all tasks go back: without any offset. Then nothing is known any more of a task that has no way back, and it would
+// begin anew; so that is not what is said where there is one.
+func (c *recovery) together() string {
+	for i := range c.in.Tasks {
+		t := &c.in.Tasks[i]
+		known := c.refused[t.Task] != "" || slices.ContainsFunc(t.Inputs, func(f InputFacts) bool { return f.Found })
+		if known && !c.known(t) {
+			return c.nothing(t).Message
+		}
+	}
+	return fmt.Sprintf("delete all offsets of group %s to go back with all of them", c.in.Application)
 }
 
 // task takes the newest usable checkpoint that holds the task.

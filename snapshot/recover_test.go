@@ -236,6 +236,22 @@ func TestRecoverRefuses(t *testing.T) {
 	}
 }
 
+// The only checkpoint of a task is gone. Who deletes the offsets of all, to go back with the others, would begin this one anew: with its
+// offset goes what is known of it.
+func TestNobodyIsToldToDeleteTheOffsetsOfATaskThatHasNoWayBack(t *testing.T) {
+	h := newHistory(t)
+	id := element.TaskID{Source: "orders", Partition: 2}
+	ref, root := mustCheckpoint(t, h.r, 9, 2, nil, nil, map[element.TaskID]change{id: {"totals/acc|c": val("9")}})
+	h.in.Tasks = append(h.in.Tasks, TaskFacts{Task: id, Inputs: []InputFacts{factsOf(t, root.Task(id).Positions[0], ref, h.in, HandleCheckpoint)}})
+	require.NoError(t, h.m.Remove(ref.Path))
+	_, _, err := h.resolve(t)
+	require.NotNil(t, RefusalOf(err))
+	for _, s := range []string{ref.Path, "the store is not asked: orders/0 has a valid handle", "task orders-2: the store has no committed checkpoint of it that is whole"} {
+		require.ErrorContains(t, err, s)
+	}
+	require.NotContains(t, err.Error(), "delete all offsets")
+}
+
 func TestValidHandlesNeedNoRecovery(t *testing.T) {
 	h := newHistory(t)
 	got, rec, err := h.resolve(t)
