@@ -79,7 +79,7 @@ func (a *attempt) forgetForeign() {
 	for id, run := range a.full {
 		foreign := id.Source == sourceName && !a.p.owned().has(int(id.Partition))
 		if a.p.strange || foreign || (id.Source == stageName && int(id.Partition) >= a.p.parallelism) {
-			a.p.repo.Forget(run)
+			a.p.letGo(run)
 			delete(a.full, id)
 		}
 	}
@@ -110,7 +110,12 @@ func (a *attempt) prepare() {
 			a.p.kept = nil
 			a.tasks = a.first.tasks
 			a.open()
-			a.cleanFailed(a.first.facts, a.then("commit start", a.commitStart))
+			commit := a.then("commit start", a.commitStart)
+			if a.p.recover { // nothing goes before a commit
+				commit(nil)
+				return nil
+			}
+			a.cleanFailed(a.first.facts, commit)
 			return nil
 		}))
 		return nil
@@ -171,15 +176,29 @@ func (a *attempt) commitStart() error {
 		}
 		c.Offsets = append(c.Offsets, checkpoint.OffsetCommit{Position: t.position, Metadata: text, Epoch: t.epoch})
 	}
+	if slices.ContainsFunc(a.tasks, func(t *task) bool { return t.recovered }) {
+		a.writeRecovered(c)
+		return nil
+	}
+	a.p.recover = false
 	if len(c.Offsets) == 0 {
 		return a.startTasks()
 	}
+	a.commitInitial(c, func() {})
+	return nil
+}
+
+// commitInitial commits start positions, and starts the tasks.
+func (a *attempt) commitInitial(c checkpoint.Commit, then func()) {
 	a.p.mgr.drive(txn.Event{Kind: txn.EvSeal}, job{}, a.then("commit start", func() error {
 		ev := txn.Event{Kind: txn.EvCommit, Partitions: len(c.Offsets), Pieces: a.p.w.cfg.piecesOf(c), HandleBytes: handleBytes(c)}
-		a.p.mgr.drive(ev, job{commit: &c}, a.then("run", a.startTasks))
+		a.p.mgr.drive(ev, job{commit: &c}, a.then("run", func() error {
+			a.p.recover = false // the wish is for the start
+			then()
+			return a.startTasks()
+		}))
 		return nil
 	}))
-	return nil
 }
 
 func handleBytes(c checkpoint.Commit) int {

@@ -220,6 +220,9 @@ type outLog struct {
 	open    map[*txnState]int
 	seqs    map[seqKey]int // next sequence number: a batch that comes twice is taken once
 	read    int            // how far a reader of committed records has come
+	// A recovery from the store comes behind so many entries: the keys go on from these counts there.
+	again int
+	back  map[byte]int64
 }
 
 // decide is the transaction marker: everything that the transaction has open here becomes visible or not.

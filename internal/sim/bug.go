@@ -41,6 +41,10 @@ const (
 	CleanUnread             // what failed goes by what the process remembers, before the offsets are read
 	DiscardPermitted        // the files of a checkpoint whose commit has begun go at the end of the attempt
 	AbortForgotten          // an attempt that ends leaves its transaction open, and so does who stands by
+	GoneUncleaned           // nobody removes what instances that are gone have left
+	MergedUnforgotten       // a merged run that nobody will use is not given up, so that it counts as in use
+	OlderUnasked            // a start whose checkpoint is damaged takes the newest that is whole, and nobody was asked
+	RecoveryKeepsOffset     // a start that goes back to the store takes the state from there, and goes on at the committed offset
 	NumBugs
 )
 
@@ -56,6 +60,8 @@ var bugNames = [...]string{
 	FrozenUnaware: "frozen-unaware", RecordingNotClosed: "recording-not-closed", ReplayLate: "replay-late",
 	ReplayUncaptured: "replay-uncaptured", EndForestalled: "end-forestalled", EndUnheard: "end-unheard",
 	CleanUnread: "clean-unread", DiscardPermitted: "discard-permitted", AbortForgotten: "abort-forgotten",
+	GoneUncleaned: "gone-uncleaned", MergedUnforgotten: "merged-unforgotten",
+	OlderUnasked: "older-unasked", RecoveryKeepsOffset: "recovery-keeps-offset",
 }
 
 // String names the bug as SIM_BUG takes it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,6 +27,8 @@ type checker struct {
 	start [maxPartitions]int64
 	known mask
 	early mask // read before anything was committed
+	// history has, of each partition, the checkpoints that were committed.
+	history [maxPartitions][]past
 	// With an exchange: how far the reader has seen each input by key; records in flight of the committed checkpoint.
 	seen     map[sent]int64
 	inFlight int
@@ -47,6 +50,10 @@ func newChecker(w *world) *checker {
 func (c *checker) read(l *outLog) {
 	for lso := l.stable(); l.read < lso; l.read++ {
 		e := &l.entries[l.read]
+		if l.back != nil && l.read >= l.again {
+			maps.Copy(c.counts, l.back)
+			l.back = nil
+		}
 		if e.fate != visible || e.key == 0 {
 			continue
 		}
@@ -63,8 +70,13 @@ func (c *checker) read(l *outLog) {
 
 // offsetsMoved looks at a change of the committed offsets, at the moment at which it is decided: I5, I6 and I7.
 func (c *checker) offsetsMoved(before, after []committed) {
+	back := c.w.damage.moved(c.w, before, after)
 	for i := range after {
 		b, a := before[i], after[i]
+		c.remember(i, a)
+		if back && a.metadata != b.metadata {
+			continue // further than any other has come, and judged by then
+		}
 		if a.found && !c.known.has(i) {
 			c.known |= bit(i)
 			if !c.early.has(i) {
@@ -93,6 +105,14 @@ func (c *checker) offsetsMoved(before, after []committed) {
 	}
 }
 
+// remember notes which root a committed handle names.
+func (c *checker) remember(part int, o committed) {
+	h, err := snapshot.ParseHandle(o.metadata)
+	if n := len(c.history[part]); o.found && err == nil && h.Kind == snapshot.HandleCheckpoint && (n == 0 || c.history[part][n-1].path != h.Root.Path) {
+		c.history[part] = append(c.history[part], past{o, h.Root.Path})
+	}
+}
+
 // fetched notes that a partition is read. Whatever was read before the start position was committed has to count: nobody
 // could know where else it began.
 func (c *checker) fetched(part int, from int64) {
@@ -111,7 +131,7 @@ func (c *checker) verify(offsets []committed) {
 	}
 	roots := map[snapshot.RootRef]*snapshot.Root{}
 	for i, o := range offsets {
-		if !o.found || c.w.err != nil {
+		if !o.found || c.w.err != nil || c.w.damage.skips(o) {
 			continue
 		}
 		h, err := snapshot.ParseHandle(o.metadata)
@@ -188,6 +208,7 @@ func (c *checker) fileGone(name string) {
 // bug is to be seen from outside, so the look inside is closed then.
 func (c *checker) completed(a *attempt, p *pending) {
 	c.w.counts.Checkpoints++
+	a.p.newest = max(a.p.newest, p.name.ID)
 	if s := c.w.cfg.script; s != nil {
 		s.to = c.w.steps
 	}

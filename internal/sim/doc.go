@@ -52,6 +52,12 @@
 //	I10 After the faults the run comes to rest within a bound.
 //	I12 Equal seeds give equal traces.
 //	I14 What the driver takes for committed is committed (the one look inside; it is closed while a bug is planted).
+//	I15 One run of eight is followed by a rest, in which time passes and cleaners go round: then no file is left that nobody needs and
+//	    whose grace is over. In half of these a few more checkpoints come first, so that every task commits and every chain is merged.
+//	I16 Every root that is left then opens and has all that it names.
+//	I17 Of runs without an exchange one of four ends with damage: everybody dies, a file that a start needs is lost, cut or changed, or the offsets or a
+//	    handle are. Nothing of it goes on, every refusal names the file, and a recovery from the store, by what the messages say and
+//	    through crashes, begins at the newest checkpoints that are committed and whole; what was committed since appears once more.
 //
 // And by construction: a process that gives up for good without having been replaced, or an assertion of the code under test that fires, is a finding
 // too. The numbers are those of the test plan.
@@ -68,6 +74,6 @@
 // Files: sim.go (Run), world.go (the queue of steps), kind.go, faults.go, script.go (exhaustive runs, scenarios), bug.go;
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
-// loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, idle.go, stall.go,
+// loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, idle.go, stall.go, rest.go (files that are left over), recover.go and damage.go (the way back to the store),
 // task.go (engine); later.go (what old seeds go without); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
 package sim

@@ -21,7 +21,7 @@ func (w *world) clock() time.Time { return epochStart.Add(w.now) }
 // that has the first partition. Then it merges.
 func (a *attempt) cleanGroup(name element.CheckpointName, due []snapshot.TaskEntry) {
 	then := func() { a.mergeAll(name, due) }
-	if a.over || a.p.since[0] == 0 {
+	if a.over || a.p.since[0] == 0 || a.p.w.cfg.Bug == GoneUncleaned {
 		then()
 		return
 	}

@@ -101,6 +101,9 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 		States: map[string][]snapshot.StateInfo{p.w.statedStage(): stateInfo}, Stages: p.stageFacts(),
 	}
 	in.lastID = snapshot.NextID(facts) - 1
+	if p.recover || p.w.cfg.Bug == OlderUnasked {
+		return in.resolveOrRecover(input)
+	}
 	var err error
 	if input.Roots, err = p.repo.LoadRoots(ctx, snapshot.NamedRoots(facts)); err != nil {
 		return nil, fmt.Errorf("read the committed roots: %w", err)

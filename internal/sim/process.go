@@ -38,9 +38,15 @@ type process struct {
 
 	parallelism int // of the exchange
 
+	newest  element.CheckpointID // that it knows to be committed
+	refused bool                 // it has refused to start
+	recover bool                 // it was started with the wish to go back to the store
+
 	view *view
 	repo *snapshot.Repository
-	mgr  *manager
+	// opened is when it has looked at what is there.
+	opened time.Duration
+	mgr    *manager
 
 	membership
 	strange bool // it was not a member for a while: what it has merged may be cleaned away
@@ -78,6 +84,7 @@ func (w *world) start(name string, after time.Duration) *process {
 	w.born++
 	p := &process{w: w, number: w.born, name: name, label: name + "." + strconv.Itoa(w.born), inc: element.Incarnation(w.born),
 		view: &view{d: w.disk, owner: name}, untidy: true, kept: map[element.TaskID]*keptState{}, reached: map[element.TaskID]int64{}}
+	p.recover = w.damage != nil && w.damage.stage == recovering
 	if w.x != nil {
 		p.parallelism = parallelisms[(w.x.first+w.born)%len(parallelisms)]
 	}
@@ -86,18 +93,20 @@ func (w *world) start(name string, after time.Duration) *process {
 	w.procs = append(w.procs, p)
 	w.do(p, after, kStart, func() {
 		repo, err := snapshot.OpenRepository(context.Background(), snapshot.Config{
-			Storage: p.view, Application: application, Instance: name, NumRetained: 1 + w.born%2, Logger: silent, MemoryThreshold: w.threshold(),
+			Storage: p.view, Application: application, Instance: name, NumRetained: 1 + w.born%maxRetained, Logger: silent, MemoryThreshold: w.threshold(),
 		})
 		if err != nil {
 			w.violation("I7", "%s cannot open the checkpoint directory: %v", p.label, err)
 			return
 		}
-		p.repo = repo
+		p.repo, p.opened = repo, w.now
 		if err := repo.Announce(context.Background()); err != nil {
 			w.tracef(p, "cannot announce itself: %v", err)
 		}
 		for _, op := range p.view.take() {
-			_ = w.disk.do(op) // in one step with the start
+			if w.disk.do(op) != nil { // in one step with the start
+				break
+			}
 		}
 		p.join()
 		p.heartbeatLater()
@@ -118,6 +127,9 @@ func (w *world) threshold() int {
 func (w *world) supervise(name string) {
 	if !slices.Contains(w.names, name) {
 		return // another one has come in its place
+	}
+	if w.damage.attended(w) {
+		return
 	}
 	for _, p := range w.procs {
 		if p.name == name && p.pausedUntil <= w.now && !p.dead {
@@ -174,6 +186,8 @@ func (p *process) exit(err error) {
 	case err == nil:
 	case fault.CodeOf(err) == fault.Fenced:
 		w.counts.Fenced++
+	case w.damage.refused(p, err):
+		return // a person decides what comes next
 	default:
 		w.violation("stop", "%s gives up for good: %v", p.label, err)
 	}
@@ -197,6 +211,8 @@ func (p *process) next(after time.Duration) {
 			p.exit(p.fatal)
 		case p.draining:
 			p.leave()
+		case p.parted():
+			p.next(10 * time.Millisecond)
 		case p.whole():
 			p.changed = false
 			p.newAttempt()

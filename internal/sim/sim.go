@@ -21,6 +21,7 @@ const (
 	heartbeatEvery    = 10 * time.Millisecond
 	requestTimeout    = 5 * time.Millisecond
 	maxChain          = 3
+	maxRetained       = 2
 	slots             = 3
 )
 
@@ -92,7 +93,11 @@ type Counts struct {
 	// Transactions that processes which stood by ended as their own; states that a checkpoint had as a whole in place of their
 	// chains; attempts that merged chains at their start; cleanings for what was committed during another one.
 	Tidied, Renewed, MergedAtStart, CleanedLate int
-	HealedAt                                    time.Duration
+	Rests                                       int // directories that were looked at in the end
+	// Runs whose files or offsets were damaged in the end; processes that refused to start then; starts that went back to the
+	// store, and such to which nothing whole was left.
+	Damages, Refused, Recovered, NoWayBack int
+	HealedAt                               time.Duration
 }
 
 // Result is the outcome of a run.
@@ -180,6 +185,8 @@ func newWorld(cfg Config) *world {
 		w.drawStall()
 		if !cfg.Plain {
 			w.drawLater()
+			w.drawRest()
+			w.drawDamage()
 		}
 	}
 	if s := cfg.script; s != nil {

@@ -162,6 +162,7 @@ func (a *attempt) houseQuiet() {
 	a.clean("CleanIdle", func(f *fiber) {
 		in := a.p.goneInput(f)
 		in.Busy = true
-		_, _ = a.p.repo.CleanIdle(context.Background(), in)
+		rep, err := a.p.repo.CleanIdle(context.Background(), in)
+		a.p.w.tracef(a.p, "  nothing is committed, it has cleaned up: %d files, %v", rep.Deleted, err)
 	}, func() { a.cleanGroup(snapshot.RootRef{}.Name, nil) })
 }

@@ -20,21 +20,22 @@ const inboxLimit = 4
 // task counts the records per key and writes each new count: engine.task with a fixed topology, and the writer of the
 // sink that belongs to it.
 type task struct {
-	a        *attempt
-	id       element.TaskID
-	epoch    uint64 // of ownership, when it was taken in
-	decision snapshot.Decision
-	state    *state
-	position element.Position
-	moved    bool
-	fresh    bool
-	whole    bool
-	fed      bool   // records may come
-	given    []span // checkpoints that were given up
-	known    int    // how many of given it has dealt with
-	halting  bool   // its partition is about to go: it takes no records any more
-	halted   bool   // and has said so
-	gone     bool
+	a         *attempt
+	id        element.TaskID
+	epoch     uint64 // of ownership, when it was taken in
+	decision  snapshot.Decision
+	state     *state
+	position  element.Position
+	moved     bool
+	fresh     bool
+	recovered bool // it starts on the store's word
+	whole     bool
+	fed       bool   // records may come
+	given     []span // checkpoints that were given up
+	known     int    // how many of given it has dealt with
+	halting   bool   // its partition is about to go: it takes no records any more
+	halted    bool   // and has said so
+	gone      bool
 
 	committed snapshot.TaskEntry
 	root      *snapshot.RootRef
@@ -95,12 +96,15 @@ func (t *task) restore() error {
 	switch {
 	case d.Kind == snapshot.Fresh:
 		return nil
-	case d.Kind != snapshot.StartEmpty && d.Kind != snapshot.Restore:
+	case d.Kind != snapshot.StartEmpty && d.Kind != snapshot.Restore && d.Kind != snapshot.Recovered:
 		return fmt.Errorf("task %s: decision %s", t.id, d.Kind)
 	case t.in != nil:
 		return t.restoreSubtask()
 	}
-	t.position = d.Positions[0]
+	t.position, t.recovered = d.Positions[0], d.Kind == snapshot.Recovered
+	if t.recovered && t.a.p.w.cfg.Bug == RecoveryKeepsOffset {
+		t.position.Offset = max(t.position.Offset, t.a.p.facts[t.id.Partition].offset)
+	}
 	if t.a.p.w.cfg.Bug == NoRewind {
 		t.position.Offset = max(t.position.Offset, t.a.p.reached[t.id])
 	}
@@ -111,7 +115,7 @@ func (t *task) restore() error {
 func (t *task) restoreOwn() error {
 	d := t.decision
 	t.whole = true
-	if d.Kind != snapshot.Restore {
+	if d.Kind != snapshot.Restore && d.Kind != snapshot.Recovered {
 		return nil
 	}
 	root := d.Root

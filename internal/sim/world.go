@@ -44,6 +44,8 @@ type world struct {
 	met                   []int         // by directive: how often its step came
 	lastBefore            bool          // a directive runs before its step
 	wait                  time.Duration // it does not end before
+	rest                  *rest         // nil: the run ends when all is processed
+	damage                *damage       // nil: it ends without
 	stopped               bool          // everything that was asked for has happened
 }
 
@@ -152,7 +154,7 @@ func (w *world) run() {
 		it.fn()
 		w.crashHere(&it, false)
 		if w.steps%16 == 0 && w.healed {
-			w.stopped = w.quiet()
+			w.stopped = w.stopped || w.quiet() && (w.rest == nil || w.rest.over(w)) && (w.damage == nil || w.damage.over(w))
 		}
 	}
 }
