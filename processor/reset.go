@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -48,11 +49,12 @@ type Reset struct {
 	holdings snapshot.Holdings
 	stores   []string // which have the checkpoints that the committed offsets name
 	mark     string   // of what the application's group has committed
+	badStore bool     // the identity of the checkpoint directory is damaged
 }
 
 // Empty reports that there is nothing to delete.
 func (r *Reset) Empty() bool {
-	return len(r.Groups)+len(r.Topics)+len(r.Local)+r.Files == 0
+	return len(r.Groups)+len(r.Topics)+len(r.Local)+r.Files+len(r.holdings.InTheWay) == 0 && !r.badStore
 }
 
 // note keeps what who resets has to know beside what is deleted.
@@ -173,7 +175,7 @@ func (r *Reset) lookAtCheckpoints(ctx context.Context, cl *kgo.Client) error {
 		case err == nil:
 			r.Elsewhere = slices.ContainsFunc(r.stores, func(s string) bool { return s != id })
 		case !errors.Is(err, fs.ErrNotExist): // it cannot be told, and a reset is a cure for what is damaged
-			r.Elsewhere = false
+			r.Elsewhere, r.badStore = false, errors.As(err, new(*snapshot.CorruptError))
 		}
 		if err := snapshot.RefuseOtherClusters(ctx, st, r.Application, meta.Cluster); err != nil {
 			return err
@@ -254,7 +256,7 @@ func (r *Reset) Do(ctx context.Context) error {
 		_ = os.Remove(filepath.Dir(dir)) // unless something of somebody else's is in it
 	}
 	if len(r.Topics) == 0 {
-		return nil
+		return r.left(ctx)
 	}
 	deleted, err := adm.DeleteTopics(ctx, r.Topics...)
 	if err != nil {
@@ -264,6 +266,17 @@ func (r *Reset) Do(ctx context.Context) error {
 		if t.Err != nil && !errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
 			return kafka.Classify(t.Err, "delete topic %s", t.Topic)
 		}
+	}
+	return r.left(ctx)
+}
+
+// left is an error where something stays for which the next start is refused.
+func (r *Reset) left(ctx context.Context) error {
+	if err := r.withStorage(func(st snapshot.Storage) error { return snapshot.RemoveDamagedStoreID(ctx, st) }); err != nil {
+		return fmt.Errorf("all else is deleted, and the next start is refused: %w; put the file back from a backup, or, where no other application needs its checkpoints in %s, empty the directory", err, r.CheckpointsDir)
+	}
+	if odd := r.holdings.InTheWay; len(odd) > 0 {
+		return fault.Stopf(fault.Corrupt, "all else is deleted, and the next start is refused for what has the name of a checkpoint's file in %s and is no file: look what it is, and remove it: %s", r.CheckpointsDir, strings.Join(odd, ", "))
 	}
 	return nil
 }

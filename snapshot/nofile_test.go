@@ -270,6 +270,7 @@ func TestWhatIsNoFileIsNeverDeleted(t *testing.T) {
 	h, err := HoldingsOf(ctx, r.st, "shop")
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{s.refs[2].Path, s.beside(dataSuffix)}, h.Foreign)
+	require.Equal(t, []string{s.refs[2].Path}, h.InTheWay)
 	require.NoError(t, h.Remove(ctx, r.st))
 	for _, name := range h.Foreign {
 		_, err := os.Lstat(s.path(name))

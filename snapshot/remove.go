@@ -21,6 +21,8 @@ type Holdings struct {
 	// Foreign are files below the application's directory that are not of checkpoints, and what has the name of one and is no
 	// file. They are never removed.
 	Foreign []string
+	// InTheWay are those of them that have the name of a root or of an announcement: a start is refused for them.
+	InTheWay []string
 
 	names []string
 	sizes []int64 // of names
@@ -43,6 +45,9 @@ func HoldingsOf(ctx context.Context, st Storage, application string) (Holdings, 
 		}
 		if dir == "" || f.NotFile != "" {
 			h.Foreign = append(h.Foreign, f.Name)
+			if announced || parseFilePath(f.Name).kind == rootFile {
+				h.InTheWay = append(h.InTheWay, f.Name)
+			}
 			continue
 		}
 		h.Files, h.Bytes, h.names = h.Files+1, h.Bytes+f.Length, append(h.names, f.Name)
@@ -71,6 +76,25 @@ func (h Holdings) Remove(ctx context.Context, st Storage) error {
 	}
 	_, err := d.Retire(ctx, h.Application+"/", never)
 	return err
+}
+
+// RemoveDamagedStoreID deletes the identity of a checkpoint directory that cannot be read, where no checkpoint of any application
+// belongs to it any more: the next start makes another one. The error is that of one that stays.
+func RemoveDamagedStoreID(ctx context.Context, st Storage) error {
+	_, err := ReadStoreID(ctx, st)
+	if !errors.As(err, new(*CorruptError)) {
+		return nil // it is there, or not yet, or the next start says more of it
+	}
+	files, lerr := st.List(ctx, "")
+	if lerr != nil {
+		return lerr
+	}
+	for _, f := range files {
+		if f.Name == storeIDFile && f.NotFile != "" || parseFilePath(f.Name).kind != foreignFile {
+			return err
+		}
+	}
+	return st.Delete(ctx, storeIDFile)
 }
 
 // RemoveCheckpoints deletes the checkpoints that Holdings has found, durably, and leaves the announcements of the instances.
