@@ -26,7 +26,7 @@ var stoppedSteps = []walkStep{
 	{"", (*operatorWalk).reset},
 	{"", (*operatorWalk).resetOther},
 	{"", (*operatorWalk).cancel},
-	{"", (*operatorWalk).flagsWithoutNeed},
+	{"", (*operatorWalk).flagsAtOnce},
 	{"world", (*operatorWalk).fromSavepoint},
 	{"world", (*operatorWalk).deleteOffsets},
 	{"world", (*operatorWalk).deleteSomeOffsets},
@@ -123,9 +123,17 @@ func (w *operatorWalk) wrongFlags() {
 	require.True(w.t, code != 0 || args[0] == "reset", "%v", args)
 }
 
-func (w *operatorWalk) flagsWithoutNeed() {
+// flagsAtOnce starts with a flag that no message has named. Where nothing was done before, it changes nothing.
+func (w *operatorWalk) flagsAtOnce() {
 	flag := pick(w.rnd, []string{"--recover-from-store", "--allow-dropped-state"})
-	w.say("  %s without need", flag)
+	w.say("  %s at once", flag)
+	switch {
+	case len(w.undo) == 0 && len(w.bad) == 0:
+	case flag == "--allow-dropped-state":
+		w.book.allow(anyhow, "state may be let go")
+	default:
+		w.book.recovers()
+	}
 	w.work(flag)
 	w.stopInOrder()
 	w.check()
@@ -135,7 +143,7 @@ func (w *operatorWalk) flagsWithoutNeed() {
 // reset makes the next start the first one.
 func (w *operatorWalk) reset() {
 	w.rest()
-	if code, _ := w.command("reset", w.file, "--yes"); code == 0 {
+	if code, _ := w.command("reset", w.file, "--yes"); code == 0 || code == 22 { // 22: something of what is damaged stays
 		w.book.begin()
 		w.undo = slices.DeleteFunc(w.undo, func(u undoing) bool { return u.kind == "offsets" || u.kind == "file" })
 	}
