@@ -79,7 +79,7 @@ func (a *attempt) forgetForeign() {
 	for id, run := range a.full {
 		foreign := id.Source == sourceName && !a.p.owned().has(int(id.Partition))
 		if a.p.strange || foreign || (id.Source == stageName && int(id.Partition) >= a.p.parallelism) {
-			a.p.letGo(run)
+			a.p.repo.Forget(run)
 			delete(a.full, id)
 		}
 	}

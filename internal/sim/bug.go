@@ -42,7 +42,7 @@ const (
 	DiscardPermitted        // the files of a checkpoint whose commit has begun go at the end of the attempt
 	AbortForgotten          // an attempt that ends leaves its transaction open, and so does who stands by
 	GoneUncleaned           // nobody removes what instances that are gone have left
-	MergedUnforgotten       // a merged run that nobody will use is not given up, so that it counts as in use
+	IdleUncleaned           // who commits nothing, because it stands by or no record comes, does not clean up
 	OlderUnasked            // a start whose checkpoint is damaged takes the newest that is whole, and nobody was asked
 	RecoveryKeepsOffset     // a start that goes back to the store takes the state from there, and goes on at the committed offset
 	NumBugs
@@ -60,7 +60,7 @@ var bugNames = [...]string{
 	FrozenUnaware: "frozen-unaware", RecordingNotClosed: "recording-not-closed", ReplayLate: "replay-late",
 	ReplayUncaptured: "replay-uncaptured", EndForestalled: "end-forestalled", EndUnheard: "end-unheard",
 	CleanUnread: "clean-unread", DiscardPermitted: "discard-permitted", AbortForgotten: "abort-forgotten",
-	GoneUncleaned: "gone-uncleaned", MergedUnforgotten: "merged-unforgotten",
+	GoneUncleaned: "gone-uncleaned", IdleUncleaned: "idle-uncleaned",
 	OlderUnasked: "older-unasked", RecoveryKeepsOffset: "recovery-keeps-offset",
 }
 

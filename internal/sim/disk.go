@@ -20,8 +20,9 @@ import (
 type file struct {
 	name  string
 	data  []byte
-	owner string // the instance whose machine wrote it
-	at    time.Duration
+	owner string        // the instance whose machine wrote it
+	at    time.Duration // when it was written
+	shown time.Duration // when it got its name
 	// synced: the bytes are durable. linked: it is visible under its name. named: the name is durable.
 	synced, linked, named bool
 }
@@ -79,7 +80,7 @@ func (d *disk) do(op diskOp) error {
 		if d.files[op.f.name] != nil {
 			return &fs.PathError{Op: "link", Path: op.f.name, Err: fs.ErrExist}
 		}
-		op.f.linked = true
+		op.f.linked, op.f.shown = true, d.w.now
 		if root, ok := strings.CutSuffix(op.f.name, ".committed"); ok && d.files[root+".root"] == nil {
 			d.w.counts.MarkersAlone++
 		}

@@ -52,8 +52,8 @@
 //	I10 After the faults the run comes to rest within a bound.
 //	I12 Equal seeds give equal traces.
 //	I14 What the driver takes for committed is committed (the one look inside; it is closed while a bug is planted).
-//	I15 One run of eight is followed by a rest, in which time passes and cleaners go round: then no file is left that nobody needs and
-//	    whose grace is over. In half of these a few more checkpoints come first, so that every task commits and every chain is merged.
+//	I15 One run of five is followed by a rest, in which time passes and cleaners go round: then no file is left that nobody needs and
+//	    whose grace is over. In most of these a few more checkpoints come first, so that every task commits and every chain is merged.
 //	I16 Every root that is left then opens and has all that it names.
 //	I17 Of runs without an exchange one of four ends with damage: everybody dies, a file that a start needs is lost, cut or changed, or the offsets or a
 //	    handle are. Nothing of it goes on, every refusal names the file, and a recovery from the store, by what the messages say and

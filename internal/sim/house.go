@@ -82,7 +82,7 @@ func (a *attempt) mergeAll(name element.CheckpointName, due []snapshot.TaskEntry
 			a.round = append(a.round, mergeResult{due[0].Task, full})
 			a.p.w.counts.Merged++
 		case !full.IsZero():
-			a.p.letGo(full)
+			a.p.repo.Forget(full)
 		}
 		a.running--
 		a.mergeAll(name, due[1:])
@@ -136,19 +136,12 @@ func (a *attempt) cleanBlind(ref snapshot.RootRef) error {
 	return nil
 }
 
-// letGo gives up a merged run.
-func (p *process) letGo(run snapshot.RunRef) {
-	if p.w.cfg.Bug != MergedUnforgotten {
-		p.repo.Forget(run)
-	}
-}
-
 // keepMerged keeps the full runs for the next root.
 func (a *attempt) keepMerged() {
 	a.merging = false
 	for _, m := range a.round {
 		if a.co != nil && a.task(m.task) == nil { // it has left
-			a.p.letGo(m.run)
+			a.p.repo.Forget(m.run)
 			continue
 		}
 		if a.full == nil {
@@ -171,7 +164,7 @@ func (a *attempt) chainOf(t *task) []snapshot.RunRef {
 			return append([]snapshot.RunRef{full}, runs[i+1:]...)
 		}
 	}
-	a.p.letGo(full)
+	a.p.repo.Forget(full)
 	delete(a.full, t.id)
 	return runs
 }

@@ -28,11 +28,14 @@ func (p *process) idleLater() {
 func (p *process) houseIdle() {
 	p.idling, p.changed = true, false
 	for _, full := range p.merged {
-		p.letGo(full)
+		p.repo.Forget(full)
 	}
 	p.merged, p.kept = nil, map[element.TaskID]*keptState{}
 	over := func() bool { return p.changed || p.draining }
 	p.fiber(over, func(f *fiber) {
+		if p.w.cfg.Bug == IdleUncleaned {
+			return
+		}
 		rep, err := p.repo.CleanIdle(context.Background(), p.goneInput(f))
 		p.w.tracef(p, "  stands by and has cleaned up: %d files, %v", rep.Deleted, err)
 		if rep.Deleted > 0 {

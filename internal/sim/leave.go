@@ -94,7 +94,7 @@ func (a *attempt) detach(id element.TaskID) {
 	t.drop()
 	a.tasks = slices.DeleteFunc(a.tasks, func(o *task) bool { return o == t })
 	if run, ok := a.full[id]; ok {
-		a.p.letGo(run)
+		a.p.repo.Forget(run)
 		delete(a.full, id)
 	}
 }

@@ -26,13 +26,13 @@ type rest struct {
 }
 
 // restEvery is how many runs there are to one that has it: it takes longer than the run.
-const restEvery = 8
+const restEvery = 5
 
 // drawRest decides whether a run has it, with dice of its own.
 func (w *world) drawRest() {
 	rng := rand.New(rand.NewPCG(w.cfg.Seed, 0x72657374))
 	if rng.IntN(restEvery) == 0 {
-		w.rest = &rest{more: rng.IntN(2) == 0 && (w.x == nil || w.x.ends == 0)}
+		w.rest = &rest{more: rng.IntN(4) > 0 && (w.x == nil || w.x.ends == 0)}
 	}
 }
 
@@ -211,6 +211,9 @@ func filesOf(root *snapshot.Root) iter.Seq[string] {
 // of that name lives, which has not found it; or it has a task of which no handle names a root.
 func (c *checker) open(info snapshot.RootInfo) bool {
 	f := c.w.disk.files[info.Ref.Path]
+	if f == nil || info.Root == nil {
+		return true // another finding
+	}
 	for i := range info.Root.Tasks {
 		id := info.Root.Tasks[i].Task
 		if id.Source == sourceName && len(c.history[id.Partition]) == 0 {
@@ -227,7 +230,7 @@ func (c *checker) open(info snapshot.RootInfo) bool {
 // taken the place of, or one that had taken its. That is left to the next one that starts.
 func (c *checker) besideALiving(f *file) bool {
 	return slices.ContainsFunc(c.w.procs, func(p *process) bool {
-		return dirOf(f.name) == p.dir() && f.at > p.opened && !strings.Contains(f.name, fmt.Sprintf("-%016x", uint64(p.inc)))
+		return dirOf(f.name) == p.dir() && f.shown > p.opened && !strings.Contains(f.name, fmt.Sprintf("-%016x", uint64(p.inc)))
 	})
 }
 

@@ -160,6 +160,9 @@ func (a *attempt) quietLater() {
 func (a *attempt) houseQuiet() {
 	a.merging = true
 	a.clean("CleanIdle", func(f *fiber) {
+		if a.p.w.cfg.Bug == IdleUncleaned {
+			return
+		}
 		in := a.p.goneInput(f)
 		in.Busy = true
 		rep, err := a.p.repo.CleanIdle(context.Background(), in)
