@@ -95,6 +95,11 @@ var cures = []cure{
 		w.book.loose = true
 		return way{}
 	}},
+	{"checkpoints on", regexp.MustCompile(`excludes checkpointing.interval disabled`), false, func(w *operatorWalk, _ string) way {
+		w.now.mode = ""
+		w.write()
+		return way{}
+	}},
 	{"leave --from out", regexp.MustCompile(`leave --from out`), false, func(w *operatorWalk, _ string) way { return way{} }},
 }
 
