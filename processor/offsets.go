@@ -84,7 +84,8 @@ func (r reads) whileWaiting(ctx context.Context) (stop func()) {
 // stays so, the topic was made anew since they were, and the group is told.
 func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.Topic, error) {
 	got, err := kafka.DescribeTopics(ctx, r.cl, names)
-	for start := time.Now(); err == nil && len(r.outgrown(got)) > 0 && time.Since(start) < grownGrace; {
+	few := r.outgrown(got)
+	for start := time.Now(); err == nil && len(few) > 0 && time.Since(start) < grownGrace; few = r.outgrown(got) {
 		if err = sleep(ctx, grownPoll); err == nil {
 			got, err = kafka.DescribeTopics(ctx, r.cl, names)
 		}
@@ -105,7 +106,7 @@ func (r reads) Topics(ctx context.Context, names []string) (map[string]engine.To
 	if r.learnt != nil {
 		r.learnt(counts)
 	}
-	if few := r.outgrown(got); len(few) > 0 && r.fewer != nil {
+	if len(few) > 0 && r.fewer != nil { // as it was waited for: what is assigned by now may be of a topic that has just grown
 		r.fewer(few)
 	}
 	return out, nil

@@ -228,3 +228,19 @@ func TestATopicHasThePartitionsThatAreAssigned(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 5, got[inTopic()].Partitions)
 }
+
+// What is assigned when the topics have been read already is of a topic that has grown since, not of one that was made anew.
+func TestAPartitionThatIsAssignedBehindTheReadIsNotOneTooMany(t *testing.T) {
+	testbed.Alongside(t)
+	b := newBed(t)
+	looks := 0
+	r := reads{cl: b.cl, group: "none", learnt: func(map[string]int32) {}, fewer: func(few map[string]int32) { assert.Failf(t, "the group is told", "%v", few) }}
+	r.owned = func() []element.TopicPartition {
+		if looks++; looks == 1 {
+			return []element.TopicPartition{input(1)}
+		}
+		return []element.TopicPartition{input(1), input(4)}
+	}
+	_, err := r.Topics(t.Context(), []string{inTopic()})
+	require.NoError(t, err)
+}
