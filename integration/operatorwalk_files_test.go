@@ -18,7 +18,6 @@ func (w *operatorWalk) directoryGoes() {
 	if _, err := os.Stat(dir); err != nil {
 		return
 	}
-	w.elsewhere()
 	away := dir + "-" + w.name("away")
 	w.say("  %s moved away", dir)
 	w.counts["directories gone"]++
@@ -28,13 +27,6 @@ func (w *operatorWalk) directoryGoes() {
 		_ = os.Rename(dir, dir+"-"+w.name("new"))
 		require.NoError(w.t, os.Rename(away, dir))
 	}})
-}
-
-// elsewhere is for walks that mix: where the topics are others as well nothing knows the state.
-func (w *operatorWalk) elsewhere() {
-	if os.Getenv("WALK_MIXED") != "" {
-		w.book.allow(anyhow, "in another directory")
-	}
 }
 
 // dataPutBack puts the data directory back from a backup, with checkpoints and all that is in it.
@@ -55,7 +47,6 @@ func (w *operatorWalk) dataPutBack() {
 }
 
 func (w *operatorWalk) otherDirectory() {
-	w.elsewhere()
 	w.change("another checkpoint directory", func(t *walkTopology) { t.checkpoints = filepath.Join(w.dir, w.name("checkpoints-")) })
 	if w.oneIn(2) && len(w.undo) == 1 { // with what is in the old one, as it is to be
 		_ = os.CopyFS(w.now.checkpoints, os.DirFS(w.worked.checkpoints))

@@ -127,7 +127,7 @@ func (s *service) open(ctx context.Context) error {
 	}{
 		{"", s.openIdentity}, {"", s.openAdmin}, {"", s.openCluster}, {"", s.openReads},
 		{"reading the committed offsets of the group " + s.plan.Application, s.openLife}, {"", s.openControl},
-		{"opening the checkpoint directory", s.openCheckpoints}, {"opening the local copy of the state", s.openLocal}, {"", s.openSpill},
+		{"opening the checkpoint directory", s.openCheckpoints}, {"", s.refuseElsewhere}, {"opening the local copy of the state", s.openLocal}, {"", s.openSpill},
 		{"reading the control topic", s.awaitControl}, {"joining the group " + s.plan.Application, s.openKafka},
 	}
 	for _, step := range steps {
