@@ -70,6 +70,7 @@ type copartitioned struct {
 	holder    string         // who has everything by the last assignment; "" in a group that shares
 	made      map[string]int // partition counts that the last assignment was made for; nil when it does not say
 	known     map[string]int // partition counts that the cluster has told since; see Group.Know
+	told      map[string]int // partition counts that the leader was told at the last join
 	anew      map[string]int // those of topics that were made anew with fewer than an assignment was made for; see Group.KnowFewer
 	said      int32          // the round after which this member has asked for another one because of them
 	owes      string         // the member id that was to join again after that assignment; "" for none
@@ -145,7 +146,8 @@ func (b *copartitioned) JoinGroupMetadata(interests []string, owned map[string][
 	meta.Version, meta.Topics = metadataVersion, interests
 	b.mu.Lock()
 	b.interests, meta.Generation = slices.Clone(interests), b.round
-	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.noted(), Anew: maps.Clone(b.anew), Asks: b.forced, Holder: b.holder})
+	b.told = b.noted()
+	meta.UserData = mustJSON(memberNote{V: noteVersion, Together: b.together, Whole: b.whole, Partitions: b.told, Anew: maps.Clone(b.anew), Asks: b.forced, Holder: b.holder})
 	b.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(owned)) {
 		part := kmsg.NewConsumerMemberMetadataOwnedPartition()
@@ -270,6 +272,10 @@ func (b *copartitioned) ParseSyncAssignment(assignment []byte) (map[string][]int
 	maps.DeleteFunc(b.anew, func(t string, n int) bool { // what it was made for counts from now on
 		now, ok := note.Partitions[t]
 		return ok && now <= n
+	})
+	maps.DeleteFunc(b.known, func(t string, n int) bool { // the leader goes below what it is told only where another member knows that it was made anew
+		now, ok := note.Partitions[t]
+		return ok && now < n && n <= b.told[t]
 	})
 	if len(assignment) == 0 {
 		b.outdated = "the assignment was made without this instance"

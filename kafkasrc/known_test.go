@@ -71,3 +71,36 @@ func TestATopicThatIsMadeAnewWithFewerPartitionsIsSharedAnew(t *testing.T) {
 	again := k.join(t, "i1") // in place of it
 	require.Eventually(t, func() bool { return shared(again, other) }, 20*time.Second, 100*time.Millisecond)
 }
+
+// A member that has not looked at a topic since it was made anew, as one that stands by, does not bring back what it had before.
+func TestWhatAMemberKnewBeforeATopicWasMadeAnewDoesNotCount(t *testing.T) {
+	topics, counts := []string{"a", "b"}, map[string]int32{"a": 4, "b": 2}
+	one, err := newCopartitioned(topics, nil, false)
+	require.NoError(t, err)
+	other, err := newCopartitioned(topics, nil, false)
+	require.NoError(t, err)
+	var has, others map[string][]int32
+	round := func() {
+		out := balanced(t, other, counts, asMember(t, one, "m1", "i1", topics, has, 3), asMember(t, other, "m2", "i2", topics, others, 3))
+		has, err = one.ParseSyncAssignment(out["m1"])
+		require.NoError(t, err)
+		others, err = other.ParseSyncAssignment(out["m2"])
+		require.NoError(t, err)
+	}
+	there := func(topic string, p int32) bool { return topic == "b" && p < 2 }
+	round()
+	for _, b := range []*copartitioned{one, other} {
+		require.Empty(t, b.know(map[string]int32{"a": 4, "b": 2}))
+	}
+	require.NotEmpty(t, one.knowFewer(map[string]int32{"a": 2}))
+	for range 3 { // the client of the leader may be slow to hear of it
+		round()
+		counts["a"] = 2
+		require.Equal(t, 2, other.made["a"])
+		require.Empty(t, other.rejoin("m2", there))
+		require.Empty(t, one.rejoin("m1", there))
+	}
+	other.JoinGroupMetadata(topics, others, 3)
+	require.NotEmpty(t, other.know(map[string]int32{"a": 3, "b": 2}))
+	require.Equal(t, 3, other.noted()["a"], "it grows")
+}
