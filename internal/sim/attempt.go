@@ -43,6 +43,8 @@ type attempt struct {
 	broken    error      // what became of the last seal, if it failed
 	resuming  int        // how many times it is still to be taken back
 	last      *snapshot.RootRef
+	origin    []snapshot.SavepointRef // the savepoint that the application began with
+	originAt  element.CheckpointID
 	given     []*pending // given up, and their files are not gone yet
 	room      []waiting  // for that
 	merging   bool
@@ -158,6 +160,7 @@ func (a *attempt) open() {
 
 // follow makes the root of a task the predecessor of the next one, if it is the newest.
 func (a *attempt) follow(t *task) {
+	a.origins(t)
 	if t.root != nil && (a.last == nil || a.last.Name.ID < t.root.Name.ID) {
 		a.last = t.root
 	}
@@ -222,6 +225,11 @@ func (a *attempt) startTasks() error {
 	for _, t := range a.tasks {
 		t.feed()
 		if err := a.execute(a.co.AddTask(a.p.w.now, t.id)); err != nil {
+			return err
+		}
+	}
+	for _, t := range a.tasks {
+		if err := a.beginImported(t, false); err != nil {
 			return err
 		}
 	}

@@ -45,6 +45,9 @@ const (
 	IdleUncleaned           // who commits nothing, because it stands by or no record comes, does not clean up
 	OlderUnasked            // a start whose checkpoint is damaged takes the newest that is whole, and nobody was asked
 	RecoveryKeepsOffset     // a start that goes back to the store takes the state from there, and goes on at the committed offset
+	ImportKeepsOffset       // a start from a savepoint takes the state from there, and goes on at the committed offset
+	ImportDelta             // the first checkpoint of an import has what has changed since, and not the savepoint's state
+	OriginForgotten         // checkpoints do not say which savepoint they come from
 	NumBugs
 )
 
@@ -62,6 +65,7 @@ var bugNames = [...]string{
 	CleanUnread: "clean-unread", DiscardPermitted: "discard-permitted", AbortForgotten: "abort-forgotten",
 	GoneUncleaned: "gone-uncleaned", IdleUncleaned: "idle-uncleaned",
 	OlderUnasked: "older-unasked", RecoveryKeepsOffset: "recovery-keeps-offset",
+	ImportKeepsOffset: "import-keeps-offset", ImportDelta: "import-delta", OriginForgotten: "origin-forgotten",
 }
 
 // String names the bug as SIM_BUG takes it.

@@ -71,6 +71,7 @@ func (c *checker) read(l *outLog) {
 // offsetsMoved looks at a change of the committed offsets, at the moment at which it is decided: I5, I6 and I7.
 func (c *checker) offsetsMoved(before, after []committed) {
 	back := c.w.damage.moved(c.w, before, after)
+	imported := c.w.saves.moved(c.w, before, after)
 	for i := range after {
 		b, a := before[i], after[i]
 		c.remember(i, a)
@@ -91,7 +92,7 @@ func (c *checker) offsetsMoved(before, after []committed) {
 		switch {
 		case errb != nil || erra != nil:
 			c.w.violation("I7", "a committed handle of in/%d cannot be read: %v %v", i, errb, erra)
-		case a.offset < b.offset:
+		case a.offset < b.offset && !imported.has(i):
 			c.w.violation("I6", "the offset of in/%d goes back from %d (checkpoint %v) to %d (checkpoint %v)", i, b.offset, hb.Root.Name, a.offset, ha.Root.Name)
 		case ha.Root.Name.ID <= hb.Root.Name.ID:
 			c.w.violation("I6", "the checkpoint of in/%d goes back from %v to %v", i, hb.Root.Name, ha.Root.Name)
@@ -116,6 +117,7 @@ func (c *checker) remember(part int, o committed) {
 // fetched notes that a partition is read. Whatever was read before the start position was committed has to count: nobody
 // could know where else it began.
 func (c *checker) fetched(part int, from int64) {
+	c.w.saves.fetched(c.w, part, from)
 	if c.known.has(part) || (c.early.has(part) && c.start[part] <= from) {
 		return
 	}

@@ -70,13 +70,7 @@ func (d *damage) begin(w *world) bool {
 			return false
 		}
 	}
-	for _, p := range w.procs {
-		p.dead = true
-	}
-	for _, f := range w.fibers {
-		f.end()
-	}
-	w.procs, w.fibers = nil, nil
+	w.everybodyDies()
 	d.stage, d.until, d.broken = refusing, w.now+time.Second, map[string]bool{}
 	d.harm(w)
 	w.counts.Damages++

@@ -58,6 +58,9 @@
 //	I17 Of runs without an exchange one of four ends with damage: everybody dies, a file that a start needs is lost, cut or changed, or the offsets or a
 //	    handle are. Nothing of it goes on, every refusal names the file, and a recovery from the store, by what the messages say and
 //	    through crashes, begins at the newest checkpoints that are committed and whole; what was committed since appears once more.
+//	I18 Of the others without an exchange one of four cuts a savepoint in the end, goes on for a while, and starts from it: what the instances have
+//	    cut is the fold of the inputs below their positions; through crashes before the first checkpoint nothing is read from below
+//	    these, what is committed first comes from there, and what was put out behind it appears once more, exactly.
 //
 // And by construction: a process that gives up for good without having been replaced, or an assertion of the code under test that fires, is a finding
 // too. The numbers are those of the test plan.
@@ -68,6 +71,7 @@
 // The exhaustive tests take chance out of it and kill the process before every step of two checkpoints, once and twice, and
 // of several in flight of which some are abandoned;
 // the same for an application with an exchange, which comes up with another parallelism;
+// the same for a start from a savepoint;
 // and with two owners, they kill or freeze either of them before every step of a hand-over, and then again. The scenarios
 // are schedules that once went wrong, and some that might: faults at given steps, the way there random.
 //
@@ -75,5 +79,6 @@
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
 // loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, idle.go, stall.go, rest.go (files that are left over), recover.go and damage.go (the way back to the store),
+// savepoints.go and from.go (the start from a savepoint),
 // task.go (engine); later.go (what old seeds go without); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
 package sim

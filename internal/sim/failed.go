@@ -10,7 +10,7 @@ func (a *attempt) cleanFailed(offsets []committed, then func(error)) {
 	p := a.p
 	facts := factsOf(offsets, a.first.parts)
 	call := func(f *fiber) error {
-		rep, err := p.repo.CleanFailed(context.Background(), facts, p.w.groupRoots(f))
+		rep, err := p.repo.CleanFailed(context.Background(), facts, p.w.groupRoots(f), a.first.origin...)
 		if rep.Deleted > 0 {
 			p.w.counts.FailedCleaned++
 			if a.number == 1 {

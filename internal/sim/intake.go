@@ -22,7 +22,9 @@ type intake struct {
 
 	facts  []committed
 	lastID element.CheckpointID
-	tasks  []*task // what comes of it, in the order of their ids
+	roots  map[snapshot.RootRef]snapshot.LoadedRoot // that the handles name
+	origin []snapshot.SavepointRef                  // the savepoint that tasks start from
+	tasks  []*task                                  // what comes of it, in the order of their ids
 	done   func(error)
 }
 
@@ -101,7 +103,7 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 		States: map[string][]snapshot.StateInfo{p.w.statedStage(): stateInfo}, Stages: p.stageFacts(),
 	}
 	in.lastID = snapshot.NextID(facts) - 1
-	if p.recover || p.w.cfg.Bug == OlderUnasked {
+	if p.recover || p.w.cfg.Bug == OlderUnasked && p.from == nil {
 		return in.resolveOrRecover(input)
 	}
 	var err error
@@ -110,6 +112,10 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	}
 	if input.Listing, err = p.repo.CommittedAfter(ctx, snapshot.OldestID(facts)); err != nil {
 		return nil, fmt.Errorf("look for newer checkpoints: %w", err)
+	}
+	in.roots = input.Roots
+	if p.from != nil {
+		return in.resolveFrom(input)
 	}
 	if snapshot.NeedsStored(facts) {
 		if input.Stored, err = p.repo.List(ctx); err != nil {
@@ -132,6 +138,9 @@ func (in *intake) resolved(decisions map[element.TaskID]snapshot.Decision, err e
 		id := taskID(i)
 		in.tasks = append(in.tasks, newTask(in.a, id, in.since[i], decisions[id]))
 	})
+	for _, t := range in.tasks {
+		t.origin = in.originOf(t)
+	}
 	for _, s := range in.a.p.stageFacts() {
 		for i := range s.Parallelism {
 			in.tasks = append(in.tasks, newTask(in.a, subtaskID(i), 0, decisions[subtaskID(i)]))
@@ -331,7 +340,7 @@ func (a *attempt) admit(in *intake, t *task) error {
 		if t.whole {
 			t.feed()
 		}
-		return nil
+		return a.beginImported(t, true)
 	}
 	// No record of it is taken before its start position is committed, and that comes with the next checkpoint.
 	w.counts.JoinedFresh++

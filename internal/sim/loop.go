@@ -18,6 +18,7 @@ type pending struct {
 	ref     snapshot.RootRef
 	offsets []checkpoint.OffsetCommit
 	whole   map[element.TaskID]bool // tasks of which it has the whole state in place of their chains
+	saves   bool                    // a savepoint is cut with it
 	stopped bool                    // Cancel came
 	back    bool                    // Abandon came
 
@@ -295,6 +296,7 @@ func (a *attempt) trigger(act checkpoint.Trigger) {
 	if act.Reason == checkpoint.Revoke {
 		a.p.w.counts.RevokeCheckpoints++
 	}
+	a.flights[len(a.flights)-1].saves = a.p.w.saves.wanted(act.Savepoint)
 	a.renew(a.flights[len(a.flights)-1], act.Tasks)
 	b := gate.Barrier{ID: act.ID}
 	if x := a.p.w.x; x != nil && x.mode == gate.Unaligned && act.Reason != checkpoint.Final && len(act.Savepoint) == 0 {

@@ -41,6 +41,7 @@ type process struct {
 	newest  element.CheckpointID // that it knows to be committed
 	refused bool                 // it has refused to start
 	recover bool                 // it was started with the wish to go back to the store
+	from    *savepoints          // it was started with the wish to start from a savepoint
 
 	view *view
 	repo *snapshot.Repository
@@ -85,6 +86,7 @@ func (w *world) start(name string, after time.Duration) *process {
 	p := &process{w: w, number: w.born, name: name, label: name + "." + strconv.Itoa(w.born), inc: element.Incarnation(w.born),
 		view: &view{d: w.disk, owner: name}, untidy: true, kept: map[element.TaskID]*keptState{}, reached: map[element.TaskID]int64{}}
 	p.recover = w.damage != nil && w.damage.stage == recovering
+	p.from = w.saves.wish()
 	if w.x != nil {
 		p.parallelism = parallelisms[(w.x.first+w.born)%len(parallelisms)]
 	}
@@ -157,6 +159,17 @@ func (p *process) die(power bool, keep float64) {
 		w.disk.crash(p.name, keep)
 	}
 	w.outside(nil, w.outage(), kSupervise, func() { w.supervise(w.successor(p.name)) })
+}
+
+// everybodyDies ends all processes at once; nobody starts others.
+func (w *world) everybodyDies() {
+	for _, p := range w.procs {
+		p.dead = true
+	}
+	for _, f := range w.fibers {
+		f.end()
+	}
+	w.procs, w.fibers = nil, nil
 }
 
 // outage is how long an instance has no process after a crash: now and then longer than its session, or for good as far

@@ -18,7 +18,8 @@ type script struct {
 	// is tolerated.
 	concurrent, decline, persists int
 
-	exchange *exchange // nil: none
+	exchange *exchange   // nil: none
+	saves    *savepoints // nil: none is taken
 
 	from, to int // the steps of the window, noted by a run in which nothing goes wrong
 }

@@ -97,7 +97,10 @@ type Counts struct {
 	// Runs whose files or offsets were damaged in the end; processes that refused to start then; starts that went back to the
 	// store, and such to which nothing whole was left.
 	Damages, Refused, Recovered, NoWayBack int
-	HealedAt                               time.Duration
+	// Runs that started from a savepoint in the end, of these without offsets, and without files; tasks that were
+	// given what it has, and such whose first checkpoint since was committed; tasks that were found to come from there already.
+	SavepointStarts, SavepointForks, SavepointResets, Imports, Imported, SavepointKnown int
+	HealedAt                                                                            time.Duration
 }
 
 // Result is the outcome of a run.
@@ -187,10 +190,11 @@ func newWorld(cfg Config) *world {
 			w.drawLater()
 			w.drawRest()
 			w.drawDamage()
+			w.drawSavepoints()
 		}
 	}
 	if s := cfg.script; s != nil {
-		w.concurrent, w.x = max(1, s.concurrent), s.exchange
+		w.concurrent, w.x, w.saves = max(1, s.concurrent), s.exchange, s.saves
 		if s.decline > 0 {
 			w.tolerable = 1
 		}

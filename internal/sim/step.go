@@ -237,7 +237,7 @@ func (t *task) giveUp(id element.CheckpointID) {
 // cut is the synchronous part of a checkpoint.
 func (t *task) cut(id element.CheckpointID, forward gate.Barrier) taskAck {
 	p := t.a.flight(id)
-	f := t.state.freeze(id, p != nil && p.whole[t.id])
+	f := t.state.freeze(id, p != nil && (p.saves || p.whole[t.id]))
 	if !t.a.takenBack(id) {
 		t.queues = append(t.queues, heldQueue{after: id})
 	}

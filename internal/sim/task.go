@@ -29,6 +29,8 @@ type task struct {
 	moved     bool
 	fresh     bool
 	recovered bool // it starts on the store's word
+	imported  bool // its state is a savepoint's
+	origin    []snapshot.SavepointRef
 	whole     bool
 	fed       bool   // records may come
 	given     []span // checkpoints that were given up
@@ -96,6 +98,8 @@ func (t *task) restore() error {
 	switch {
 	case d.Kind == snapshot.Fresh:
 		return nil
+	case d.Kind == snapshot.Imported:
+		return t.restoreImported()
 	case d.Kind != snapshot.StartEmpty && d.Kind != snapshot.Restore && d.Kind != snapshot.Recovered:
 		return fmt.Errorf("task %s: decision %s", t.id, d.Kind)
 	case t.in != nil:

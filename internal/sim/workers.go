@@ -139,7 +139,7 @@ func (a *attempt) write(p *pending, deltas []snapshot.TaskDelta) {
 // writeRoot writes the file that names everything the checkpoint consists of.
 func (a *attempt) writeRoot(id element.CheckpointID) {
 	p := a.flight(id)
-	root := &snapshot.Root{Name: p.name, Predecessor: a.last, Application: application, Instance: a.p.name, ClusterID: clusterID, StoreID: a.p.repo.StoreID()}
+	root := &snapshot.Root{Name: p.name, Predecessor: a.last, Application: application, Instance: a.p.name, ClusterID: clusterID, StoreID: a.p.repo.StoreID(), Origin: a.origin}
 	for _, t := range a.tasks {
 		ack, ok := p.acks[t.id]
 		if !ok || p.starts(t) {
@@ -262,6 +262,7 @@ func (a *attempt) complete(id element.CheckpointID, leaving []element.TaskID) {
 	ref := p.ref
 	a.last = &ref
 	a.p.w.check.completed(a, p)
+	a.p.w.saves.cut(a, p)
 	a.p.remember(p.offsets)
 	a.p.rejoined = false
 	for _, entry := range p.root.Tasks {

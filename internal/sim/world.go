@@ -46,6 +46,7 @@ type world struct {
 	wait                  time.Duration // it does not end before
 	rest                  *rest         // nil: the run ends when all is processed
 	damage                *damage       // nil: it ends without
+	saves                 *savepoints   // nil: likewise
 	stopped               bool          // everything that was asked for has happened
 }
 
@@ -154,7 +155,7 @@ func (w *world) run() {
 		it.fn()
 		w.crashHere(&it, false)
 		if w.steps%16 == 0 && w.healed {
-			w.stopped = w.stopped || w.quiet() && (w.rest == nil || w.rest.over(w)) && (w.damage == nil || w.damage.over(w))
+			w.stopped = w.stopped || w.quiet() && (w.rest == nil || w.rest.over(w)) && (w.damage == nil || w.damage.over(w)) && (w.saves == nil || w.saves.over(w))
 		}
 	}
 }
@@ -219,7 +220,7 @@ func (w *world) heal() {
 // quiet reports that every input is covered by a commit, nothing is open and no checkpoint is under way.
 func (w *world) quiet() bool {
 	b := w.broker
-	if w.now < w.wait {
+	if w.now < w.wait || w.saves.unfinished(w) {
 		return false
 	}
 	for i := range b.in {
