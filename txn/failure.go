@@ -16,7 +16,7 @@ type failure struct {
 	partition int32
 	time      time.Time
 	size      int64  // key, value and headers
-	alone     int64  // as a batch of its own, as the client counts
+	alone     int64  // the smallest limits.of its topic with which the client makes a batch of it
 	origin    string // which input it came from; empty when not known
 	err       error
 }
@@ -48,7 +48,7 @@ func (ff *firstFailure) note(r *kgo.Record, err error) {
 }
 
 func newFailure(r *kgo.Record, err error) *failure {
-	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: Payload(r), alone: BatchSize(r) + clientExtra, err: err}
+	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: Payload(r), alone: aloneFor(r), err: err}
 	if o, ok := r.Context.(interface{ Origin(*kgo.Record) string }); ok {
 		f.origin = o.Origin(r)
 	}
@@ -62,7 +62,7 @@ func (f *failure) lessLikely(r *kgo.Record, err error) bool {
 	case f.topic != r.Topic || f.partition != r.Partition:
 		return false
 	case isTooLarge(f.err) && isTooLarge(err):
-		return BatchSize(r)+clientExtra > f.alone
+		return aloneFor(r) > f.alone
 	case same(kerr.InvalidTimestamp):
 		return time.Since(r.Timestamp).Abs() > time.Since(f.time).Abs()
 	}

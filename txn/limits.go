@@ -87,6 +87,9 @@ func (l *limits) batch(topic string) int32 {
 	return most + clientLeast
 }
 
+// aloneFor gives the smallest limit with which the client makes a batch of a record, whatever the version of its broker.
+func aloneFor(r *kgo.Record) int64 { return BatchSize(r) + clientExtra - clientLeast }
+
 // topics gives those that were produced to.
 func (l *limits) topics() []string {
 	l.mu.Lock()

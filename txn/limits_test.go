@@ -94,6 +94,23 @@ func TestTheLargestRecordThatATopicTakes(t *testing.T) {
 	}
 }
 
+// Batches that become smaller for a topic whose limit is not known become so until the largest record that was refused is just taken by
+// the client: where batches were larger, a topic that takes the record might refuse others for them.
+func TestBatchesBecomeAsSmallAsARefusedRecordAllows(t *testing.T) {
+	cfg, r := limited(nil), &kgo.Record{Topic: "out", Value: make([]byte, 3000)}
+	cfg.refusals = new(refusals)
+	l := cfg.newLimits()
+	for l.batch("out"); ; l.batch("out") {
+		f := newFailure(r, kerr.MessageTooLarge)
+		if !l.hope(f) {
+			break
+		}
+		l.learn(f)
+		l = cfg.newLimits()
+	}
+	require.EqualValues(t, BatchSize(r)+clientExtra, l.batch("out"))
+}
+
 // limited is a Config with the limits of topics.
 func limited(most map[string]int32) Config {
 	return Config{BatchMaxBytes: DefaultBatchMaxBytes, MaxBufferedBytes: DefaultMaxBufferedBytes, MaxBufferedRecords: 1000,
