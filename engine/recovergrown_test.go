@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/internal/fault"
+	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/snapshot"
+	"github.com/millweir/millweir/topology"
 )
 
 // The newest checkpoint is damaged, and the ones before are of a time when the topic had fewer partitions: all go back, and the
@@ -63,4 +65,36 @@ func TestARecoveryBehindAPartitionThatWasAdded(t *testing.T) {
 			require.NoError(t, stop())
 		})
 	}
+}
+
+// A topic grew while nothing that reads it had state, then a step with state came, and the way leads back behind it: the step is
+// bound to the partitions of now. A process that ends right behind that is no obstacle.
+func TestARecoveryThatBindsAStepToThePartitionsOfNow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	plan := latestPlan(t, false)
+	stop := w.startPlan(plan, w.config(), w.ports(), nil)
+	w.produceUntil(func() bool { return w.done() > 20 })
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.added(30)
+	w.assign(3)
+	stop = w.startPlan(plan, w.config(), w.ports(), nil)
+	w.caughtUp()
+	require.NoError(t, stop())
+	w.forget()
+
+	b := topology.New(app)
+	in := topology.FromTopic(b, "in", "in", serde.String(), serde.String(), topology.StartAt(topology.Earliest()))
+	topology.ToTopic(topology.Count(in, "count"), "out", "out", serde.String(), serde.Int64())
+	plan, err := b.Plan()
+	require.NoError(t, err)
+	cfg := w.config()
+	cfg.RecoverFromStore = true
+	w.produce(100, 7)
+	w.endsEarly(plan, cfg)
+	stop = w.startPlan(plan, w.config(), w.ports(), nil)
+	w.produce(100, 7)
+	w.caughtUp()
+	require.NoError(t, stop())
 }

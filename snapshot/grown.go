@@ -90,6 +90,9 @@ func (in *ResolveInput) rebind(out map[element.TaskID]Decision) {
 				p.PartitionCount = t.Inputs[j].Partitions
 			}
 		}
+		if d.Kind == Recovered { // a root repeats the entry before the first checkpoint, and its handle has the positions
+			d.Entry.Positions = slices.Clone(d.Positions)
+		}
 		out[t.Task] = d
 	}
 }
