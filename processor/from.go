@@ -97,7 +97,7 @@ func logFrom(log *slog.Logger, lis *engine.Listener, user engine.Listener) {
 		call(user.StartedFrom, i)
 	}
 	lis.Dropped = func(d snapshot.DroppedStage) {
-		log.Warn("state is let go, as allowed: no step of the topology owns it", "stage", d.Stage, "states", d.States, "records_in_flight", d.InFlight, "checkpoint", d.Root.Name.String(), "from", d.Root.Path)
+		log.Warn("state is let go, as allowed: nothing of the topology goes on with it", "stage", d.Stage, "states", d.States, "records_in_flight", d.InFlight, "checkpoint", d.Root.Name.String(), "from", d.Root.Path)
 		call(user.Dropped, d)
 	}
 	lis.Claimed = func(paths []string, err error) {
