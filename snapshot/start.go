@@ -235,7 +235,7 @@ func (r *starting) together() {
 	held := slices.ContainsFunc(r.begin, func(t TaskFacts) bool { return r.holds(&t) })
 	switch {
 	case len(r.out.Known) > 0 && len(r.back) > 0:
-		r.mixed(&r.back[0], r.out.Known[0].String(), "reset the application first")
+		r.mixed(&r.back[0], r.out.Known[0].String(), "start without --from to go on where the group stands, or reset the application first")
 	case len(r.out.Known) > 0 || !held && len(r.back) == 0 && len(r.usual) > 0:
 		r.usual, r.begin = append(r.usual, r.begin...), nil
 	case r.want.Again:
