@@ -332,11 +332,15 @@ func (in *ResolveInput) namedAfter(t *TaskFacts, h Handle) (newest []*RootInfo) 
 
 // mayHold reports whether a checkpoint that is newer than a task's handle holds the task, and not one of that name in
 // another cluster or of another topic. One that cannot be read counts only where it lies beside the one that the handle names: ids of another instance's other tasks may be far above, and a
-// damaged file of theirs must not keep this task from starting.
+// damaged file of theirs must not keep this task from starting. Where the task stands with an application with exchanges all ids are
+// of one history, wherever the files lie.
 func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 	if i.Root != nil {
 		e := i.Root.entryOf(t)
 		return e != nil && in.own(t, i.Root, e)
+	}
+	if ref, root := in.current(); root != nil && ref == h.Root && len(in.Stages) > 0 {
+		return true
 	}
 	return h.Kind != HandleCheckpoint || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
 }

@@ -50,3 +50,25 @@ func TestAnOldDamagedRootDoesNotHoldWhatWasAddedSince(t *testing.T) {
 		require.Equal(t, StartEmpty, d[element.TaskID{Source: "x.a", Partition: 1}].Kind)
 	}
 }
+
+// The ids of an application with exchanges are of one history, whichever instance has it: a newer committed root that cannot be read
+// is one that the offsets went back behind, or by which all sources were replaced, in whatever directory it lies.
+func TestANewerDamagedRootOfAnotherInstance(t *testing.T) {
+	for name, c := range map[string]struct {
+		stages  int
+		refused bool
+	}{"with exchanges": {1, true}, "without": {0, false}} {
+		h := newPast(t)
+		ref := h.root(5, c.stages, reads{topic: "a", at: 5})
+		h.stands(ref, reads{topic: "a", at: 5})
+		h.in.Listing = []RootInfo{{Ref: RootRef{Name: nameOf(7, 2), Path: "shop/i-1/chk-" + nameOf(7, 2).String() + ".root"}, Err: vfsNotExist(), Marked: true, Committed: true}}
+		_, err := Resolve(h.in)
+		if !c.refused {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.NotNil(t, RefusalOf(err), name)
+		require.True(t, RefusalOf(err).Has(ReasonRootUnusable), "%s: %v", name, err)
+		require.ErrorContains(t, err, "move the file and its marker away (shop/i-1/", name)
+	}
+}
