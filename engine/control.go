@@ -223,7 +223,9 @@ func (a *attempt) take(q *request) error {
 		return nil
 	}
 	if n := len(a.pending); n > 0 {
-		q.after = a.pending[n-1].name.ID
+		if q.after = a.pending[n-1].name.ID; a.pending[n-1].last {
+			q.after-- // nothing comes behind that one
+		}
 	}
 	a.requests = append(a.requests, q)
 	switch {
@@ -276,9 +278,12 @@ func (a *attempt) completed(p *pending, stats checkpoint.CheckpointStats) {
 	})
 }
 
-// skipped answers those who wanted a checkpoint although nothing has changed.
+// skipped answers those who wanted a checkpoint although nothing has changed. Beside the last one the coordinator says so of every wish,
+// and who waits for that one goes on waiting.
 func (a *attempt) skipped() {
-	a.serve(func(q *request) bool { return q.savepoint == "" }, func(*request) answer { return answer{skipped: true} })
+	a.serve(func(q *request) bool {
+		return q.savepoint == "" && !slices.ContainsFunc(a.pending, func(p *pending) bool { return q.after < p.name.ID })
+	}, func(*request) answer { return answer{skipped: true} })
 }
 
 // refused answers one who wanted a savepoint when too many wait.
