@@ -125,13 +125,18 @@ func (r *Runner) ask(ctx context.Context, f func(*attempt) error) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	err := errNoAttempt
 	select {
 	case <-done:
-		return nil
 	case <-a.ctx.Done():
-		return errNoAttempt
 	case <-ctx.Done():
-		return ctx.Err()
+		err = ctx.Err()
+	}
+	select {
+	case <-done: // also when more has happened since
+		return nil
+	default:
+		return err
 	}
 }
 
@@ -212,6 +217,11 @@ func (q *request) await(ctx context.Context) (answer, error) {
 	case ans := <-q.reply:
 		return ans, ans.err
 	case <-ctx.Done():
+	}
+	select {
+	case ans := <-q.reply: // it came at the same moment
+		return ans, ans.err
+	default:
 		return answer{}, ctx.Err()
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -39,5 +40,50 @@ func TestWhoAsksBesideTheLastCheckpointWaitsForIt(t *testing.T) {
 		ans := <-q.reply
 		require.False(t, ans.skipped)
 		require.EqualValues(t, 1, ans.stats.ID)
+	}
+}
+
+// lateLook is a context of somebody who gets the processor late: when he looks for the second time, loop has run.
+type lateLook struct {
+	context.Context
+	looks int
+	loop  func()
+}
+
+func (l *lateLook) Done() <-chan struct{} {
+	if l.looks++; l.looks == 2 {
+		l.loop()
+	}
+	return l.Context.Done()
+}
+
+// A wish that was taken is no wish that found nobody, although the attempt, as that of a stop with a savepoint, is over before who
+// asked sees it.
+func TestAWishThatWasTakenIsNotDenied(t *testing.T) {
+	for range 50 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		a := &attempt{ctx: ctx, events: make(chan event, 1)}
+		r := &Runner{}
+		r.running.Store(a)
+		taken := false
+		late := &lateLook{Context: t.Context(), loop: func() {
+			require.NoError(t, (<-a.events).ask())
+			cancel(errAttemptOver)
+		}}
+		require.NoError(t, r.ask(late, func(*attempt) error { taken = true; return nil }))
+		require.True(t, taken)
+	}
+}
+
+// Nor is an answer that is there lost to who waits no longer.
+func TestAnAnswerThatIsThereIsGiven(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		q := &request{reply: make(chan answer, 1)}
+		q.reply <- answer{skipped: true}
+		ans, err := q.await(over)
+		require.NoError(t, err)
+		require.True(t, ans.skipped)
 	}
 }
