@@ -92,11 +92,15 @@ type cleanRoot struct {
 	root *Root
 }
 
-// newCleaner lists, before any root is read: what appears later is not judged.
+// newCleaner lists, before any root is read: what appears later is not judged. What this process has committed is noted before
+// that: what is in progress in the listing must not look finished because it is committed before it is judged.
 func (r *Repository) newCleaner(ctx context.Context) (*cleaner, error) {
+	r.mu.Lock()
+	newest := r.newest
+	r.mu.Unlock()
 	inv, err := r.inventory(ctx)
 	return &cleaner{
-		r: r, ctx: ctx, first: inv, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{},
+		r: r, ctx: ctx, first: inv, newest: newest, roots: map[string]cleanRoot{}, committed: map[string]bool{}, needed: map[string]bool{},
 		ids: map[lineage][]element.CheckpointID{}, followed: map[string]bool{}, here: map[lineage]element.CheckpointID{},
 	}, err
 }
@@ -120,9 +124,6 @@ func markFiles(root *Root, set map[string]bool) {
 func (c *cleaner) judgeCommitted() {
 	clear(c.ids)
 	clear(c.here)
-	c.r.mu.Lock()
-	c.newest = max(c.newest, c.r.newest)
-	c.r.mu.Unlock()
 	for path := range c.roots {
 		for c.committed[path] {
 			pred := c.roots[path].root.Predecessor
