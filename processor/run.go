@@ -189,7 +189,7 @@ func (s *service) topics() []string {
 func (s *service) openCheckpoints(ctx context.Context) error {
 	var err error
 	s.repo, err = snapshot.OpenRepository(ctx, snapshot.Config{
-		Dir: s.cfg.CheckpointsDir, Storage: s.cfg.Storage, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.retained(), Logger: s.log,
+		Dir: s.cfg.CheckpointsDir, Storage: s.cfg.Storage, Application: s.plan.Application, Instance: s.instance, NumRetained: s.cfg.retained(), Repeats: s.cfg.loose(), Logger: s.log,
 		MemoryThreshold: int(max(s.cfg.MemoryThreshold, 0)), WriteBufferSize: int(s.cfg.WriteBufferSize),
 	})
 	if err != nil {

@@ -38,7 +38,7 @@ type CleanReport struct {
 // committed holds the roots that the group's committed handles name, as far as the caller knows them; those of this
 // instance count as committed without a marker. They must have been read before the call. group is asked where the roots do
 // not tell enough, see decide. When it cannot be asked, data without a root stays; when a root or a marker cannot be read,
-// nothing is deleted. The error says why. Files that are not ours are not touched. What is left of interrupted writes goes too.
+// nothing is deleted; where records may repeat (Config.Repeats), when the group cannot be asked neither. The error says why. Files that are not ours are not touched. What is left of interrupted writes goes too.
 //
 // Why it is safe while tasks move between the others: see decide.
 func (r *Repository) Clean(ctx context.Context, committed []RootRef, group GroupRoots) (CleanReport, error) {

@@ -67,7 +67,13 @@ func (c *cleaner) carryOut() (CleanReport, error) {
 //
 // Asked before the first listing it would be wrong: this process commits, loses T, and T's new owner commits on top; the
 // listing has the file that H has not.
+//
+// Where records may repeat nothing goes without asking: the offsets of Q's successors may have been committed in part, so that the
+// task T is in newer roots that count as committed and stands at Q all the same. What H names is kept then, whatever the roots say.
 func (c *cleaner) decide() (*cleanPlan, error) {
+	if c.r.repeats {
+		return c.decideAsked()
+	}
 	var sure *cleanPlan
 	switch err := c.collect(false); {
 	case err == nil:
@@ -83,6 +89,20 @@ func (c *cleaner) decide() (*cleanPlan, error) {
 		return c.judge(), nil
 	case errors.Is(err, errUnanswered):
 		return sure, err
+	default:
+		return nil, err
+	}
+}
+
+// decideAsked is decide where nothing goes without the group's word. Beside handles that cannot be read what roots tell of goes.
+func (c *cleaner) decideAsked() (*cleanPlan, error) {
+	switch err := c.collect(true); {
+	case err == nil:
+		return c.judge(), nil
+	case errors.Is(err, ErrHandlesUnread):
+		plan := c.judge()
+		c.leaveBlind(plan)
+		return plan, err
 	default:
 		return nil, err
 	}

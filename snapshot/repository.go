@@ -27,6 +27,9 @@ type Config struct {
 	// NumRetained is the number of newest committed checkpoints of a task that Clean keeps, at least 1; at least 2 where records
 	// may repeat.
 	NumRetained int
+	// Repeats: at-least-once. The offsets of a checkpoint may be committed in part, so one that a handle names need not be that of
+	// all its tasks: Clean asks the group each time.
+	Repeats bool
 	// MemoryThreshold is the size in bytes up to which runs lie in the root itself: a checkpoint of which no run is larger
 	// is one file. At most MaxMemoryThreshold; 0: all runs go into files.
 	MemoryThreshold int
@@ -47,6 +50,7 @@ type Repository struct {
 	inst    string
 	dir     string // <application>/<instance>
 	retain  int
+	repeats bool
 	storeID string
 
 	threshold int64 // Config.MemoryThreshold
@@ -95,7 +99,7 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	}
 	r := &Repository{
 		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
-		retain: cfg.NumRetained, log: cfg.Logger, merged: map[string]string{}, parsed: map[string]cleanRoot{}, files: map[string]int64{},
+		retain: cfg.NumRetained, repeats: cfg.Repeats, log: cfg.Logger, merged: map[string]string{}, parsed: map[string]cleanRoot{}, files: map[string]int64{},
 		own: map[element.Incarnation]bool{}, found: map[string]bool{}, threshold: int64(cfg.MemoryThreshold), inline: inlineBytes{tasks: map[element.TaskID]int64{}},
 	}
 	if r.log == nil {
