@@ -20,9 +20,10 @@ import (
 type ruins struct {
 	*edits
 	harm map[string]harm // by path of the root
+	plan func(drop bool) ResolveInput
 
 	// Of the start under way: what the operator has done.
-	drop, recover, anew bool
+	drop, recover, anew, moved bool
 }
 
 // harm is what has become of a root.
@@ -85,8 +86,8 @@ func (r *ruins) read(in *ResolveInput) {
 }
 
 // try is a start, as the engine does it.
-func (r *ruins) try() (*ResolveInput, map[element.TaskID]Decision, error) {
-	in := r.input(r.drop)
+func (r *ruins) try() (*ResolveInput, map[element.TaskID]Decision, *Recovery, error) {
+	in := r.plan(r.drop)
 	r.read(&in)
 	for topic := range in.Unbound {
 		i := slices.IndexFunc(in.Tasks, func(t TaskFacts) bool { return t.Inputs[0].Topic == topic })
@@ -108,15 +109,16 @@ func (r *ruins) try() (*ResolveInput, map[element.TaskID]Decision, error) {
 			}
 		}
 	}
+	var rec *Recovery
 	out, err := Resolve(in)
 	if r.recover && len(in.Listing) == 0 && len(handlesOf(in.Tasks)) == 0 {
 		r.recover = false // "there is nothing to go back to. Without the flag the application begins anew"
 		return r.try()
 	}
 	if err != nil && r.recover {
-		out, _, err = Recover(in, RefusalOf(err), r.look(false))
+		out, rec, err = Recover(in, RefusalOf(err), r.look(false))
 	}
-	return &in, out, err
+	return &in, out, rec, err
 }
 
 var rootPath = regexp.MustCompile(`shop/i-0/chk-[0-9a-f-]+\.root`)
@@ -151,7 +153,7 @@ func (r *ruins) forOne(no Refusal, out map[string]func()) {
 	away := func() { // what the message names
 		for _, p := range rootPath.FindAllString(says[strings.LastIndex(says, "marker"):], -1) {
 			if i := slices.IndexFunc(r.roots, func(i RootInfo) bool { return i.Ref.Path == p }); i >= 0 {
-				r.roots = slices.Delete(r.roots, i, i+1)
+				r.roots, r.moved = slices.Delete(r.roots, i, i+1), true
 			}
 		}
 	}
@@ -179,7 +181,7 @@ func (r *ruins) operate() {
 	r.drop, r.recover, r.anew = false, false, false
 	told := map[string]bool{}
 	for {
-		in, out, err := r.try()
+		in, out, _, err := r.try()
 		if err == nil {
 			r.begin(in, out)
 			return
@@ -275,7 +277,7 @@ func (r *ruins) begunAnew(in *ResolveInput, t *TaskFacts) {
 		if i := slices.IndexFunc(seen, func(s RootInfo) bool { return s.Ref.Path == info.Ref.Path }); i < 0 {
 			continue // nothing tells of it
 		} else if seen[i].Root == nil {
-			asked = r.recover && (r.drop || added)
+			asked = r.recover && (r.drop || added) || len(in.Stages) > 0 && r.drop
 		}
 		require.True(r.t, asked, "%s is in checkpoint %s and begins anew, after\n%s", t.Task, info.Ref.Name, strings.Join(r.log, "\n"))
 	}
@@ -285,7 +287,7 @@ func (r *ruins) begunAnew(in *ResolveInput, t *TaskFacts) {
 func TestEveryDamageHasAWayOn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := &edits{t: t, topics: make([]editTopic, 3), sources: map[string]int{"a": 0}, group: map[element.TopicPartition]InputFacts{}}
-		r := &ruins{edits: e, harm: map[string]harm{}}
+		r := &ruins{edits: e, harm: map[string]harm{}, plan: e.input}
 		for i := range e.topics {
 			e.anew(i)
 		}

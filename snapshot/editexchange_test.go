@@ -271,6 +271,9 @@ func (r *Root) readsInput(at editInput) bool {
 
 // clean removes what newer checkpoints have superseded: the newest of each partition stays.
 func (x *exchangeEdits) clean() {
+	if x.keeps {
+		return
+	}
 	for i := len(x.roots) - 2; i >= 0; i-- {
 		root := x.roots[i].Root
 		newest := slices.ContainsFunc(root.Tasks, func(e TaskEntry) bool {

@@ -82,6 +82,7 @@ func (c *recovery) apart(t *TaskFacts) *Refusal {
 			case c.refused[o.Task] == "":
 			case e != nil && c.in.own(o, info.Root, e):
 				held = true
+			case !c.known(o) && c.in.added(o, info.Root.positions()): // begins at its beginning
 			case !slices.Contains(wait, o.Task.Source):
 				wait = append(wait, o.Task.Source)
 			}

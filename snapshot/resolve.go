@@ -394,9 +394,9 @@ func (in *ResolveInput) resolveRestore(t *TaskFacts, ref RootRef, positions []el
 	case loaded.Err != nil:
 		cure := ""
 		if in.absent(t) {
-			cure = ", or delete the group's offsets of this topic, which the application has gone on without, and " + beginsAnew
+			cure = ", or delete the group's offsets of this topic (" + t.Inputs[0].Topic + "), which the application has gone on without, and " + beginsAnew
 		}
-		return Decision{}, refuse(ReasonRootUnusable, none, "task %s cannot be restored: %w; put the file back from a backup, nothing was overwritten%s", t.Task, loaded.Err, cure)
+		return Decision{}, refuse(ReasonRootUnusable, t.Inputs[0].TopicPartition, "task %s cannot be restored: %w; put the file back from a backup, nothing was overwritten%s", t.Task, loaded.Err, cure)
 	}
 	entry := loaded.Root.entryOf(t)
 	switch {
