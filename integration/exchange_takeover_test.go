@@ -85,7 +85,7 @@ func TestRealTakeoverBehindAnExchange(t *testing.T) {
 }
 
 // The input grows while nobody works: who takes over needs all partitions, and the clients, the leader's too, hear of new ones
-// once a minute.
+// after a while.
 func exchangeTakeoverOfMore(e *exchangeSite) {
 	t := e.t
 	start := func(name string) *process {

@@ -23,7 +23,7 @@ sinks:
 // A topic that grows by several partitions at once while the service has nothing to do: the first checkpoint after that
 // covers all of them, and every record of them is processed once.
 func partitionsAreAdded(s *site) {
-	job := s.inside(s.file(passOn), func(c *processor.Config) { // a client looks for new partitions once a minute
+	job := s.inside(s.file(passOn), func(c *processor.Config) { // a client looks for new partitions now and then
 		c.ClientOptions = []kgo.Opt{kgo.MetadataMaxAge(500 * time.Millisecond), kgo.MetadataMinAge(100 * time.Millisecond)}
 	})
 	s.tell(100)

@@ -166,7 +166,7 @@ func (w *operatorWalk) topicGrows() {
 	w.book.parts[topic] += add
 	w.forgetTopics()
 	w.book.mixed[topic] = true
-	if w.job != nil { // who runs looks for new partitions once a minute
+	if w.job != nil { // who runs looks for new partitions after a while
 		w.stopInOrder()
 	}
 }

@@ -95,7 +95,7 @@ func (p *planner) known(counts map[string]int32) map[string]int32 {
 }
 
 // raised completes the counts by what earlier assignments were made for: the metadata of a member that has just become the
-// leader may be a minute older than those of the last one, and topics do not shrink. One that a member was given too much of was made
+// leader may be some seconds older than those of the last one, and topics do not shrink. One that a member was given too much of was made
 // anew, and has what such members say, the one that knows of most.
 func raised(members []candidate, counts map[string]int32) map[string]int32 {
 	out := maps.Clone(counts)

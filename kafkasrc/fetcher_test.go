@@ -440,7 +440,7 @@ func TestAFetcherOfThousandsOfPartitions(t *testing.T) {
 	require.EqualValues(t, 63<<20/80_000, f.cl.OptValue(kgo.FetchMaxPartitionBytes)) // as many again are expected
 }
 
-// The client looks for new partitions of the topics that it knows once a minute.
+// The client looks for new partitions of the topics that it knows by itself, but seldom.
 func TestAPartitionThatWasAddedToATopicIsReadAtOnce(t *testing.T) {
 	b := newBed(t, 1)
 	cl := client(t, b.cfg)

@@ -310,7 +310,7 @@ func TestNewPartitionsAreShared(t *testing.T) {
 	_, err := kadm.NewClient(cl).CreatePartitions(t.Context(), 1, k.in)
 	require.NoError(t, err)
 	k.waitFor(t, 3)
-	g.cl.ForceMetadataRefresh() // otherwise within a minute
+	g.cl.ForceMetadataRefresh() // otherwise within seconds
 	owns(t, 3, g)
 	require.Greater(t, g.Current().Epoch, epoch)
 }

@@ -50,7 +50,7 @@ func fakeBed(t *testing.T, partitions int32, reason string, opts ...kfake.Opt) (
 
 func fill(tb *testbed.Bed, partitions int32) *bed {
 	b := &bed{Bed: tb, tap: &testbed.Tap{}, in: tb.Name("in")}
-	b.cfg = kafka.Config{Brokers: tb.Brokers, Logger: testLog(), Extra: []kgo.Opt{b.tap.Opt()}}
+	b.cfg = kafka.Config{Brokers: tb.Brokers, Logger: testLog(), Extra: []kgo.Opt{b.tap.Opt(), kgo.MetadataMaxAge(time.Minute)}} // what is heard in time is told by somebody
 	if partitions > 0 {
 		b.CreateTopic(b.in, partitions, nil)
 	}

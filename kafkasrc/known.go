@@ -7,8 +7,8 @@ import (
 )
 
 // Know tells the group how many partitions topics have now, as the cluster says: the clients of the members, the leader's too,
-// may have heard of it a minute ago. Where the assignment was made for fewer the group is balanced anew, with what this member
-// knows; otherwise partitions that were added would be nobody's for that minute, and an instance that needs all of them would
+// may have heard of them some seconds ago. Where the assignment was made for fewer the group is balanced anew, with what this member
+// knows; otherwise partitions that were added would be nobody's for that long, and an instance that needs all of them would
 // stand still.
 func (g *Group) Know(partitions map[string]int32) {
 	if why := g.bal.know(partitions); why != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/millweir/millweir/element"
 )
 
-// The clients of a group hear of added partitions within a minute; a member that knows of them does not wait for that,
+// The clients of a group hear of added partitions after a while; a member that knows of them does not wait for that,
 // whoever the leader is.
 func TestAddedPartitionsThatAMemberKnowsAreSharedAtOnce(t *testing.T) {
 	k := newBed(t, 2)

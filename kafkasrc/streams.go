@@ -212,7 +212,7 @@ func (f *Fetcher) settle(ctx context.Context) error {
 	}
 	if len(rest) > 0 && time.Since(f.learnt) >= metadataAgain {
 		f.learnt = time.Now()
-		f.cl.ForceMetadataRefresh() // by itself it looks once a minute for partitions that were added to a topic
+		f.cl.ForceMetadataRefresh() // by itself it looks seldom for partitions that were added to a topic
 	}
 	if len(f.open) == 0 {
 		if len(rest) > 0 && time.Since(f.waiting[0].since) < earlyWait {

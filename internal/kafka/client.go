@@ -12,8 +12,8 @@ import (
 // The limits that every client gets; a caller's own options come later and win.
 const (
 	dialTimeout      = 5 * time.Second
-	maxDecompressed  = 256 << 20 // one batch, unpacked
-	metadataMaxAge   = time.Minute
+	maxDecompressed  = 256 << 20              // one batch, unpacked
+	metadataMaxAge   = 10 * time.Second       // until then nobody sees that an input has grown; other producers may see it after minutes
 	metadataMinAge   = 250 * time.Millisecond // also how soon a new leader is looked for
 	backoffFirst     = 50 * time.Millisecond
 	backoffMost      = 2 * time.Second
