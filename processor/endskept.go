@@ -88,7 +88,7 @@ func renew(ctx context.Context, adm *kadm.Client, group string, keep []kadm.Offs
 			refused = append(refused, fmt.Errorf("%s/%d: %w", o.Topic, o.Partition, a.Err))
 		}
 	}
-	if len(refused) < len(keep) || len(keep) == 1 || ctx.Err() != nil || kafka.IsRetriable(refused[0]) || kafka.IsDenied(refused[0]) {
+	if len(refused) < len(keep) || len(keep) == 1 || ctx.Err() != nil || kafka.IsRetriable(refused[0]) || kafka.IsDenied(refused[0]) || kafka.IsOwnershipLost(refused[0]) { // the last: somebody is in the group
 		return refused, nil
 	}
 	refused = nil

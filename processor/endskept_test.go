@@ -3,6 +3,7 @@ package processor
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,7 +75,7 @@ func TestAnEndThatIsRefusedKeepsNoOtherFromBeingSaidAgain(t *testing.T) {
 
 	var mu sync.Mutex
 	said := map[int32]bool{}
-	tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, Answer: func(r kmsg.Request) *kerr.Error {
+	some := tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, Answer: func(r kmsg.Request) *kerr.Error {
 		mu.Lock()
 		defer mu.Unlock()
 		c := r.(*kmsg.OffsetCommitRequest)
@@ -92,9 +93,19 @@ func TestAnEndThatIsRefusedKeepsNoOtherFromBeingSaidAgain(t *testing.T) {
 	require.ErrorIs(t, err, kerr.InvalidCommitOffsetSize)
 	require.ErrorContains(t, err, "keep 2 of the ends of 1020 partitions")
 	require.ErrorContains(t, err, wide+"/7")
+	some.Remove()
 	mu.Lock()
-	defer mu.Unlock()
 	require.Len(t, said, many-2)
+	mu.Unlock()
+
+	// Where somebody is in the group all are refused, and each of them alone would be.
+	var asked atomic.Int32
+	tap.Add(&testbed.Rule{Keys: []kmsg.Key{kmsg.OffsetCommit}, Answer: func(kmsg.Request) *kerr.Error {
+		asked.Add(1)
+		return kerr.UnknownMemberID
+	}})
+	require.ErrorIs(t, reads{cl: cl, group: app}.renewEnds(t.Context()), kerr.UnknownMemberID)
+	require.EqualValues(t, 3, asked.Load(), "requests")
 }
 
 // A run that goes on beside a source without an end does so, too.
