@@ -92,3 +92,42 @@ func TestAStepWithStateOverATopicThatGrewGoesBack(t *testing.T) {
 		}
 	}
 }
+
+// A recovery goes by the checkpoints that it takes: what was bound, or let go, in those that it passes over is lost with them.
+func TestARecoveryIsBoundByWhatItTakes(t *testing.T) {
+	for name, c := range map[string]struct {
+		state bool // in the checkpoint that partition 0 goes back to
+		newer bool // one that cannot be read at all is passed over, else one with a damaged run
+	}{"bound later": {false, true}, "let go later": {true, false}} {
+		h := newPast(t)
+		h.in.Stages, h.in.States["x.a"] = nil, counts
+		at := func(id, count int, p int32, state bool) RootInfo {
+			ref := h.root(id, 0, reads{topic: "a", at: int64(id), state: state})
+			e := &h.in.Roots[ref].Root.Tasks[0]
+			e.Task.Partition, e.Positions[0].Partition, e.Positions[0].PartitionCount = p, p, int32(count)
+			return RootInfo{Ref: ref, Root: h.in.Roots[ref].Root, Committed: true, Marked: true}
+		}
+		infos := []RootInfo{at(1, 1, 0, c.state), at(2, 2, 1, false), at(3, 2, 0, true)}
+		damage := corrupt("3", infos[2].Ref.Path, "run", vfsNotExist())
+		if infos[2].Err = damage; c.newer {
+			infos[2].Root = nil
+		}
+		for p := range int32(2) {
+			h.in.Tasks = append(h.in.Tasks, TaskFacts{Task: element.TaskID{Source: "x.a", Partition: p}, Inputs: []InputFacts{{
+				TopicPartition: element.TopicPartition{Topic: "a", Partition: p}, TopicID: element.TopicID{'a'}, Partitions: 2}}})
+		}
+		h.in.Roots, h.in.Stored, h.in.Listing = nil, infos, infos
+		_, err := Resolve(h.in)
+		out, _, err := Recover(h.in, RefusalOf(err), infos)
+		if c.state {
+			require.NotNil(t, RefusalOf(err), "%s: %v", name, out)
+			require.True(t, RefusalOf(err).Has(ReasonPartitionCount), "%s: %v", name, err)
+			continue
+		}
+		require.NoError(t, err, name)
+		d := out[h.in.Tasks[0].Task]
+		require.EqualValues(t, 1, d.Root.Name.ID)
+		require.EqualValues(t, 2, d.Positions[0].PartitionCount)
+		require.Equal(t, d.Positions, d.Entry.Positions)
+	}
+}

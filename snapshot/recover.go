@@ -112,7 +112,7 @@ func Recover(in ResolveInput, refused *RefusedError, listing []RootInfo) (map[el
 	}
 	var failed []Refusal
 	c.findCommon()
-	c.in.Unbound = c.in.unboundIn(listing)
+	c.in.Unbound = c.in.unboundIn(c.taken())
 	var unknown []*TaskFacts
 	for i := range in.Tasks {
 		t := &in.Tasks[i]
@@ -186,6 +186,17 @@ func (c *recovery) findCommon() {
 			return
 		}
 	}
+}
+
+// taken gives the checkpoints that tasks may go back to. What a topic's number of partitions is bound by is in these only: what was bound
+// or let go since is lost with those that are passed over.
+func (c *recovery) taken() (out []RootInfo) {
+	for i := range c.infos {
+		if c.infos[i].usable() && (!c.common || i == c.at) {
+			out = append(out, c.infos[i])
+		}
+	}
+	return out
 }
 
 // forbidden says why the store must not be asked, "" when it may.
