@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"context"
+	"io/fs"
 	"syscall"
 	"testing"
 
@@ -59,4 +61,37 @@ func TestAFailedClaimOfTheStoreIDLeavesAllOrNothing(t *testing.T) {
 		require.NoError(t, aerr, "the next start makes it")
 		require.Len(t, again, 32)
 	}
+}
+
+// filling is a directory whose identity is being made: it is filled when it has been found empty.
+type filling struct {
+	Storage
+	fill func()
+}
+
+func (f *filling) Open(ctx context.Context, name string) (Object, error) {
+	o, err := f.Storage.Open(ctx, name)
+	if fill := f.fill; name == storeIDFile && fill != nil {
+		f.fill = nil
+		defer fill()
+	}
+	return o, err
+}
+
+// Who resets an application beside the first start of another one does not take the identity away that this one makes.
+func TestAnIdentityThatIsBeingMadeIsNotDamaged(t *testing.T) {
+	m := vfs.NewMem()
+	replaceFile(t, m, storeIDFile, nil)
+	const id = "00112233445566778899aabbccddeeff"
+	st := &filling{Storage: NewLocal(m, "/mem")}
+	st.fill = func() { replaceFile(t, m, storeIDFile, []byte(encodeStoreID(id))) }
+	require.NoError(t, RemoveDamagedStoreID(ctx, st))
+	got, err := ReadStoreID(ctx, st)
+	require.NoError(t, err)
+	require.Equal(t, id, got)
+
+	replaceFile(t, m, storeIDFile, nil)
+	require.NoError(t, RemoveDamagedStoreID(ctx, st), "one that stays empty goes")
+	_, err = ReadStoreID(ctx, st)
+	require.ErrorIs(t, err, fs.ErrNotExist)
 }

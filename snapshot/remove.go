@@ -81,7 +81,7 @@ func (h Holdings) Remove(ctx context.Context, st Storage) error {
 // RemoveDamagedStoreID deletes the identity of a checkpoint directory that cannot be read, where no checkpoint of any application
 // belongs to it any more: the next start makes another one. The error is that of one that stays.
 func RemoveDamagedStoreID(ctx context.Context, st Storage) error {
-	_, err := ReadStoreID(ctx, st)
+	_, err := awaitStoreID(ctx, st, ReadStoreID) // who makes it at this moment does not lose it
 	if !errors.As(err, new(*CorruptError)) {
 		return nil // it is there, or not yet, or the next start says more of it
 	}
