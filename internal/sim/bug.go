@@ -48,6 +48,10 @@ const (
 	ImportKeepsOffset       // a start from a savepoint takes the state from there, and goes on at the committed offset
 	ImportDelta             // the first checkpoint of an import has what has changed since, and not the savepoint's state
 	OriginForgotten         // checkpoints do not say which savepoint they come from
+	SealUnawaited           // at least once: a checkpoint does not wait for the acknowledgement of its outputs
+	FailureForgotten        // at least once: an output that has failed lets one flush fail, or none, and is forgotten
+	CountFirst              // at least once: the first barrier of a checkpoint counts for all inputs
+	RetainOne               // at least once: only the newest checkpoint is kept
 	NumBugs
 )
 
@@ -66,7 +70,11 @@ var bugNames = [...]string{
 	GoneUncleaned: "gone-uncleaned", IdleUncleaned: "idle-uncleaned",
 	OlderUnasked: "older-unasked", RecoveryKeepsOffset: "recovery-keeps-offset",
 	ImportKeepsOffset: "import-keeps-offset", ImportDelta: "import-delta", OriginForgotten: "origin-forgotten",
+	SealUnawaited: "seal-unawaited", FailureForgotten: "failure-forgotten", CountFirst: "count-first", RetainOne: "retain-one",
 }
+
+// ofPlain reports whether a bug is one of at-least-once.
+func (b Bug) ofPlain() bool { return b >= SealUnawaited && b < NumBugs }
 
 // String names the bug as SIM_BUG takes it.
 func (b Bug) String() string {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/snapshot"
 )
 
@@ -30,12 +31,15 @@ type checker struct {
 	// history has, of each partition, the checkpoints that were committed.
 	history [maxPartitions][]past
 	// With an exchange: how far the reader has seen each input by key; records in flight of the committed checkpoint.
-	seen     map[sent]int64
+	seen map[sent]int64
+	// At least once: the newest checkpoint of each partition that was ever committed, and the inputs that have an output.
+	high     [maxPartitions]element.CheckpointID
+	put      map[sent]bool
 	inFlight int
 }
 
 func newChecker(w *world) *checker {
-	c := &checker{w: w, counts: map[byte]int64{}, needed: map[string]bool{}, borrower: map[string]string{}, seen: map[sent]int64{}}
+	c := &checker{w: w, counts: map[byte]int64{}, needed: map[string]bool{}, borrower: map[string]string{}, seen: map[sent]int64{}, put: map[sent]bool{}}
 	var err error
 	c.repo, err = snapshot.OpenRepository(context.Background(), snapshot.Config{
 		Storage: &view{d: w.disk, owner: "checker"}, Application: application, Instance: "checker", ReadOnly: true, Logger: silent,
@@ -55,6 +59,10 @@ func (c *checker) read(l *outLog) {
 			l.back = nil
 		}
 		if e.fate != visible || e.key == 0 {
+			continue
+		}
+		if c.w.plain {
+			c.readPlain(&e.outRecord)
 			continue
 		}
 		if want := c.counts[e.key] + 1; e.count != want {
@@ -92,6 +100,7 @@ func (c *checker) offsetsMoved(before, after []committed) {
 		switch {
 		case errb != nil || erra != nil:
 			c.w.violation("I7", "a committed handle of in/%d cannot be read: %v %v", i, errb, erra)
+		case c.w.plain: // see sentBack
 		case a.offset < b.offset && !imported.has(i):
 			c.w.violation("I6", "the offset of in/%d goes back from %d (checkpoint %v) to %d (checkpoint %v)", i, b.offset, hb.Root.Name, a.offset, ha.Root.Name)
 		case ha.Root.Name.ID <= hb.Root.Name.ID:
@@ -267,6 +276,10 @@ func (c *checker) atEnd() {
 	}
 	if n := len(c.w.broker.group.pending); n > 0 {
 		c.w.violation("I9", "%d transactions are open on the offsets", n)
+	}
+	if c.w.plain {
+		c.atEndPlain()
+		return
 	}
 	if !equal(want, c.counts) {
 		c.w.violation("I1", "in the end the reader has seen %s, the inputs give %s", show(c.counts), show(want))

@@ -24,6 +24,8 @@ type client struct {
 	failed   int
 	first    txn.Answer // of the first record that failed
 	broken   bool       // the producer id has failed
+	pid      *txnState  // without transactions: who produces
+	seals    []*seal    // likewise: who waits
 	closed   bool
 	waiting  func() // called when nothing is buffered or in flight any more
 }
@@ -76,8 +78,13 @@ func (c *client) send(part int) {
 	}
 	l.sending, c.tried = len(l.recs), true
 	batch, epoch, seq := l.recs[:l.sending:l.sending], c.epoch, l.seq
-	c.p.w.call(c.p, kApplyProduce, func() reply { return c.p.w.broker.produce(c.id, epoch, part, seq, batch) }, func(r reply) {
-		if c.closed {
+	pid := c.pid
+	apply := func() reply { return c.p.w.broker.produce(c.id, epoch, part, seq, batch) }
+	if pid != nil {
+		apply = func() reply { return c.p.w.broker.producePlain(pid, part, seq, batch) }
+	}
+	c.p.w.call(c.p, kApplyProduce, apply, func(r reply) {
+		if c.closed || c.pid != pid {
 			return
 		}
 		n := l.sending
@@ -138,6 +145,7 @@ func (c *client) idle() bool {
 }
 
 func (c *client) settled() {
+	c.sealed()
 	if f := c.waiting; f != nil && c.idle() {
 		c.waiting = nil
 		f()

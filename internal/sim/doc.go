@@ -5,6 +5,7 @@
 //	SIM_N=1000000 go test ./internal/sim -run TestSchedules -v -timeout 0                a million, SIM_FROM=… from there on
 //	SIM_BUG=no-rewind SIM_SEED=3 go test ./internal/sim -run TestReplay -v               a planted bug
 //	SIM_PLAIN=1 SIM_SEED=62 go test ./internal/sim -run TestReplay -v                    one checkpoint at a time, no tolerance
+//	SIM_PRODUCER=plain SIM_SEED=62 go test ./internal/sim -run TestReplay -v               at-least-once
 //	SIM_STRAIGHT=1 SIM_SEED=62 go test ./internal/sim -run TestReplay -v                 no exchange
 //	SIM_RATES=1 go test ./internal/sim -run TestPlantedBugRates -v                       how often each is found
 //
@@ -58,9 +59,18 @@
 //	I17 Of runs without an exchange one of four ends with damage: everybody dies, a file that a start needs is lost, cut or changed, or the offsets or a
 //	    handle are. Nothing of it goes on, every refusal names the file, and a recovery from the store, by what the messages say and
 //	    through crashes, begins at the newest checkpoints that are committed and whole; what was committed since appears once more.
-//	I18 Of the others without an exchange one of four cuts a savepoint in the end, goes on for a while, and starts from it: what the instances have
+//	I18 Of the others without an exchange one of eight cuts a savepoint in the end, goes on for a while, and starts from it: what the instances have
 //	    cut is the fold of the inputs below their positions; through crashes before the first checkpoint nothing is read from below
 //	    these, what is committed first comes from there, and what was put out behind it appears once more, exactly.
+//
+// At-least-once has schedules of its own (Config.AtLeastOnce): a plain producer, plain commits of the offsets, in one of three runs one by
+// one, of which copies come late, and gates that count. There it holds that
+//
+//	I1  in the end every input has an output, and without an exchange its count is that of the input each time that it is there;
+//	I5  without an exchange the state is exact; behind one it has all inputs below the positions, some perhaps twice;
+//	I6  only a copy that comes late sets the group back, by one, and every handle that it stands at opens (I7).
+//
+// The network holds no copy back for longer than it takes to begin again and make a checkpoint, see txn.Plain.
 //
 // And by construction: a process that gives up for good without having been replaced, or an assertion of the code under test that fires, is a finding
 // too. The numbers are those of the test plan.
@@ -79,6 +89,6 @@
 // broker.go, txncoord.go, groupcoord.go, offsets.go, network.go, disk.go, fiber.go (models); client.go (kgo), manager.go
 // (txn.Manager), member.go (group client and ownership), process.go (engine.Runner), attempt.go, intake.go, leave.go,
 // loop.go, workers.go, sinkside.go (held-back output and the transaction; what was abandoned), house.go, failed.go, groupclean.go, idle.go, stall.go, rest.go (files that are left over), recover.go and damage.go (the way back to the store),
-// savepoints.go and from.go (the start from a savepoint),
+// savepoints.go and from.go (the start from a savepoint), plain.go and checkplain.go (at-least-once),
 // task.go (engine); later.go (what old seeds go without); exchange.go, channel.go, input.go, step.go (engine, with an exchange); check.go, checkwhole.go (checker).
 package sim

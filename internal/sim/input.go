@@ -23,6 +23,8 @@ type input struct {
 	switchAt time.Duration // when the alignment is given up; 0: not to be
 
 	open *cutOff
+
+	counted element.CheckpointID // of a planted bug
 }
 
 // cutOff is an unaligned checkpoint of a subtask between its cut and the last barrier.
@@ -80,7 +82,7 @@ func (in *input) take() bool {
 			in.receive(p.parcel)
 		case p.barrier.ID != 0:
 			in.firstBarrier(p.barrier)
-			in.perform(in.gate.Barrier(i, p.barrier))
+			in.barrier(i, p.barrier)
 		case p.end:
 			in.ended(i)
 		default:
@@ -152,6 +154,21 @@ func (in *input) toReplay() (records int) {
 		records += len(p)
 	}
 	return records
+}
+
+// barrier hands one to the gate. The planted bug takes the first of a checkpoint for that of all inputs.
+func (in *input) barrier(i int, b gate.Barrier) {
+	if in.t.a.p.w.cfg.Bug != CountFirst {
+		in.perform(in.gate.Barrier(i, b))
+		return
+	}
+	if b.ID <= in.counted {
+		return
+	}
+	in.counted = b.ID
+	for k := range in.channels {
+		in.perform(in.gate.Barrier(k, b))
+	}
 }
 
 func (in *input) firstBarrier(b gate.Barrier) {

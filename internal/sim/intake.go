@@ -100,7 +100,7 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	facts := factsOf(in.facts, in.parts)
 	input := snapshot.ResolveInput{
 		Application: application, ClusterID: clusterID, StoreID: p.repo.StoreID(), Tasks: facts,
-		States: map[string][]snapshot.StateInfo{p.w.statedStage(): stateInfo}, Stages: p.stageFacts(),
+		States: map[string][]snapshot.StateInfo{p.w.statedStage(): stateInfo}, Stages: p.stageFacts(), Repeats: p.w.plain,
 	}
 	in.lastID = snapshot.NextID(facts) - 1
 	if p.recover || p.w.cfg.Bug == OlderUnasked && p.from == nil {
@@ -122,7 +122,18 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 			return nil, fmt.Errorf("look for older checkpoints: %w", err)
 		}
 	}
-	return snapshot.Resolve(input)
+	decisions, err := snapshot.Resolve(input)
+	if p.w.plain {
+		for _, d := range decisions {
+			in.lastID = max(in.lastID, d.Behind)
+		}
+		for _, info := range append(input.Stored, input.Listing...) {
+			if p.w.x != nil { // all checkpoints are of one history
+				in.lastID = max(in.lastID, info.Ref.Name.ID)
+			}
+		}
+	}
+	return decisions, err
 }
 
 // resolved goes on with the decisions.
@@ -326,7 +337,9 @@ func (a *attempt) admit(in *intake, t *task) error {
 	i, _ := slices.BinarySearchFunc(a.tasks, t.id, func(t *task, id element.TaskID) int { return t.id.Compare(id) })
 	a.tasks = slices.Insert(a.tasks, i, t)
 	a.follow(t)
-	if n := len(a.flights); n > 0 { // it has passed the newest barrier, so to speak
+	if n := len(a.flights); w.plain {
+		// nothing is held back
+	} else if n > 0 { // it has passed the newest barrier, so to speak
 		t.queues = append(t.queues, heldQueue{after: a.flights[n-1].name.ID})
 		w.counts.JoinedInFlight++
 	} else if a.resuming > 0 { // the transaction may be sealed still

@@ -45,6 +45,7 @@ type job struct {
 	stale  bool          // the last answer was ILLEGAL_GENERATION
 	until  time.Duration // no new try of the offsets after this
 	pause  time.Duration
+	taken  bool // without transactions: something may be committed
 	done   func(error)
 }
 
@@ -54,6 +55,10 @@ func never() bool { return false }
 func (m *manager) drive(ev txn.Event, j job, done func(error)) {
 	if m.busy {
 		m.turn = append(m.turn, func() { m.drive(ev, j, done) })
+		return
+	}
+	if m.p.w.plain {
+		m.drivePlain(ev, j, done)
 		return
 	}
 	m.busy = true
@@ -159,6 +164,7 @@ func (m *manager) closeClient(slot int) {
 	if c := m.clients[slot]; c != nil {
 		c.closed = true
 		m.clients[slot] = nil
+		c.sealed()
 		if f := c.waiting; f != nil {
 			c.waiting = nil
 			f()

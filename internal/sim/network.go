@@ -41,7 +41,11 @@ func (w *world) call(p *process, k kind, apply func() reply, done func(reply)) {
 	f := w.faults.take(p, k)
 	there, back := w.lag(600*time.Microsecond), w.lag(600*time.Microsecond)
 	answer := func(r reply) { w.do(p, back, kReply, func() { done(r) }) }
-	late := func() { w.outside(p, there+w.lag(30*time.Millisecond), k, func() { apply() }) }
+	most := 30 * time.Millisecond
+	if w.plain && k == kApplyOffsets {
+		most = 8 * time.Millisecond // about as long as it takes to make a checkpoint
+	}
+	late := func() { w.outside(p, there+w.lag(most), k, func() { apply() }) }
 	give := func() { w.do(p, requestTimeout, kReply, func() { done(reply{lost: true}) }) }
 	switch f.kind {
 	case netNone:

@@ -27,6 +27,8 @@ type offsetStore struct {
 	committed []committed
 	by        [maxPartitions]committer // who committed a partition last
 	decisions map[string]bool          // handles whose transaction was decided to commit
+	times     [maxPartitions]int       // how often each was committed, without transactions
+	best      [maxPartitions]int64     // the highest offset of each that was, likewise
 }
 
 type committer struct {

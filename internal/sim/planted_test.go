@@ -18,7 +18,7 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 			seed, v := firstCaught(bug, most)
 			require.NotNil(t, v, "not caught in %d schedules", most)
 			require.NotEqual(t, "driver", v.Invariant, "the run broke down instead of being caught: %v", v)
-			t.Logf("%v: caught by %s in schedule %d: %s\n  replay: %s", bug, v.Invariant, seed, v.What, replay(Config{Seed: seed, Bug: bug}))
+			t.Logf("%v: caught by %s in schedule %d: %s\n  replay: %s", bug, v.Invariant, seed, v.What, replay(Config{Seed: seed, Bug: bug, AtLeastOnce: bug.ofPlain()}))
 		})
 	}
 }
@@ -26,7 +26,7 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 func firstCaught(bug Bug, most uint64) (uint64, *Violation) {
 	for seed := uint64(1); seed <= most; seed++ {
 		var v *Violation
-		if errors.As(Run(Config{Seed: seed, Bug: bug}).Err, &v) {
+		if errors.As(Run(Config{Seed: seed, Bug: bug, AtLeastOnce: bug.ofPlain()}).Err, &v) {
 			return seed, v
 		}
 	}
@@ -42,7 +42,7 @@ func TestPlantedBugRates(t *testing.T) {
 		by := map[string]int{}
 		for seed := uint64(1); seed <= 500; seed++ {
 			var v *Violation
-			if errors.As(Run(Config{Seed: seed, Bug: bug}).Err, &v) {
+			if errors.As(Run(Config{Seed: seed, Bug: bug, AtLeastOnce: bug.ofPlain()}).Err, &v) {
 				by[v.Invariant]++
 			}
 		}

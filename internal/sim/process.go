@@ -95,7 +95,7 @@ func (w *world) start(name string, after time.Duration) *process {
 	w.procs = append(w.procs, p)
 	w.do(p, after, kStart, func() {
 		repo, err := snapshot.OpenRepository(context.Background(), snapshot.Config{
-			Storage: p.view, Application: application, Instance: name, NumRetained: 1 + w.born%maxRetained, Logger: silent, MemoryThreshold: w.threshold(),
+			Storage: p.view, Application: application, Instance: name, NumRetained: w.retained(), Repeats: w.plain, Logger: silent, MemoryThreshold: w.threshold(),
 		})
 		if err != nil {
 			w.violation("I7", "%s cannot open the checkpoint directory: %v", p.label, err)
@@ -115,6 +115,17 @@ func (w *world) start(name string, after time.Duration) *process {
 		p.idleLater()
 	})
 	return p
+}
+
+// retained is how many checkpoints a process keeps.
+func (w *world) retained() int {
+	if w.cfg.Bug == RetainOne {
+		return 1
+	}
+	if w.plain {
+		return maxRetained // a late copy may set the group back by one
+	}
+	return 1 + w.born%maxRetained
 }
 
 // threshold is the size up to which runs lie in the root: none, small ones, all. It changes from process to process.

@@ -60,7 +60,7 @@ type saved struct {
 }
 
 // savepointEvery is how many runs there are to one that has it.
-const savepointEvery = 4
+const savepointEvery = 8
 
 // drawSavepoints decides whether a run has it, with dice of its own: runs without an exchange, and without another ending.
 func (w *world) drawSavepoints() {

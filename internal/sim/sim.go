@@ -37,6 +37,8 @@ type Config struct {
 	Plain bool
 	// Straight: no exchange. Else it is drawn from the seed whether the application has one; scripts and scenarios are straight.
 	Straight bool
+	// AtLeastOnce: no transactions. Exchanges count barriers.
+	AtLeastOnce bool
 	// pieces: every offset of a commit goes in a request of its own, as those of very many partitions go in several.
 	pieces bool
 	// script makes the run an exhaustive one: no random lag, no random fault.
@@ -101,6 +103,9 @@ type Counts struct {
 	// given what it has, and such whose first checkpoint since was committed; tasks that were found to come from there already.
 	SavepointStarts, SavepointForks, SavepointResets, Imports, Imported, SavepointKnown int
 	HealedAt                                                                            time.Duration
+	// At least once: outputs that were repeated, keys that a checkpoint behind an exchange has counted twice, commits that a late copy
+	// has set back.
+	Repeated, Recounted, SetBack int
 }
 
 // Result is the outcome of a run.
@@ -158,7 +163,7 @@ func (w *world) classify() {
 }
 
 func newWorld(cfg Config) *world {
-	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x6d696c6c77656972)), hash: cfg.Seed, grace: cleanGrace}
+	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x6d696c6c77656972)), hash: cfg.Seed, grace: cleanGrace, heap: make([]work, 0, 128)}
 	if w.cfg.Instances == 0 {
 		w.cfg.Instances = [...]int{1, 2, 2, 2, 2, 3, 3, 3}[w.rng.IntN(8)]
 	}
@@ -186,7 +191,9 @@ func newWorld(cfg Config) *world {
 			w.interval /= 3 // or there is rarely more than one
 		}
 		w.drawStall()
-		if !cfg.Plain {
+		if cfg.AtLeastOnce {
+			w.drawPlain()
+		} else if !cfg.Plain {
 			w.drawLater()
 			w.drawRest()
 			w.drawDamage()
@@ -199,7 +206,6 @@ func newWorld(cfg Config) *world {
 			w.tolerable = 1
 		}
 	}
-	w.heap = make([]work, 0, 128)
 	w.disk = newDisk(w)
 	w.broker = newBroker(w)
 	w.check = newChecker(w)

@@ -46,6 +46,9 @@ func replay(cfg Config) string {
 	if cfg.Plain {
 		bug += "SIM_PLAIN=1 "
 	}
+	if cfg.AtLeastOnce {
+		bug += "SIM_PRODUCER=plain "
+	}
 	if cfg.Straight {
 		bug += "SIM_STRAIGHT=1 "
 	}
@@ -59,6 +62,29 @@ func TestSchedules(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		n = min(n, schedules/10)
 	}
+	sum := runAll(t, n, Config{Plain: os.Getenv("SIM_PLAIN") != "", Straight: os.Getenv("SIM_STRAIGHT") != ""})
+	if n >= 10_000 { // fewer may miss what is rare
+		reachedAll(t, sum)
+	}
+}
+
+// TestSchedulesAtLeastOnce does the same without transactions.
+func TestSchedulesAtLeastOnce(t *testing.T) {
+	n := envUint(t, "SIM_N", schedules/20)
+	if testing.Short() || raceEnabled {
+		n = min(n, schedules/100)
+	}
+	sum := runAll(t, n, Config{AtLeastOnce: true, Straight: os.Getenv("SIM_STRAIGHT") != ""})
+	if n >= 1000 {
+		require.NotZero(t, sum.Repeated)
+		require.NotZero(t, sum.Recounted)
+		require.NotZero(t, sum.SetBack)
+		require.NotZero(t, sum.Pieces)
+	}
+}
+
+// runAll runs schedules on all processors, one per seed from SIM_FROM on, and sums up what happened.
+func runAll(t *testing.T, n uint64, cfg Config) Counts {
 	first := envUint(t, "SIM_FROM", 1)
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -74,7 +100,8 @@ func TestSchedules(t *testing.T) {
 				if i >= n {
 					return
 				}
-				cfg := Config{Seed: first + i, Plain: os.Getenv("SIM_PLAIN") != "", Straight: os.Getenv("SIM_STRAIGHT") != ""}
+				cfg := cfg
+				cfg.Seed = first + i
 				began := time.Now()
 				res := Run(cfg)
 				took := time.Since(began)
@@ -104,9 +131,7 @@ func TestSchedules(t *testing.T) {
 	wg.Wait()
 	took := time.Since(start)
 	t.Logf("%d schedules in %v (%.0f/s, slowest %v): %+v", n, took.Round(time.Millisecond), float64(n)/took.Seconds(), slowest, sum)
-	if n >= 10_000 { // fewer may miss what is rare
-		reachedAll(t, sum)
-	}
+	return sum
 }
 
 // add sums all counters.
@@ -121,7 +146,7 @@ func (c *Counts) add(o Counts) {
 func reachedAll(t *testing.T, sum Counts) {
 	v := reflect.ValueOf(sum)
 	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; name != "HealedAt" && name != "ChainsGone" && name != "MarkersAlone" { // these have scenarios, chance rarely comes to them
+		if name := v.Type().Field(i).Name; name != "HealedAt" && name != "ChainsGone" && name != "Repeated" && name != "Recounted" && name != "SetBack" && name != "MarkersAlone" { // these have scenarios, chance rarely comes to them
 
 			require.NotZero(t, v.Field(i).Int(), "no schedule reached %s", name)
 		}
@@ -135,6 +160,7 @@ func TestReplay(t *testing.T) {
 		t.Skip("SIM_SEED says which run")
 	}
 	cfg := Config{Seed: seed, Trace: true, Plain: os.Getenv("SIM_PLAIN") != "", Straight: os.Getenv("SIM_STRAIGHT") != ""}
+	cfg.AtLeastOnce = os.Getenv("SIM_PRODUCER") == "plain"
 	if name := os.Getenv("SIM_BUG"); name != "" {
 		var ok bool
 		cfg.Bug, ok = ParseBug(name)

@@ -238,7 +238,7 @@ func (t *task) giveUp(id element.CheckpointID) {
 func (t *task) cut(id element.CheckpointID, forward gate.Barrier) taskAck {
 	p := t.a.flight(id)
 	f := t.state.freeze(id, p != nil && (p.saves || p.whole[t.id]))
-	if !t.a.takenBack(id) {
+	if !t.a.takenBack(id) && !t.a.p.w.plain {
 		t.queues = append(t.queues, heldQueue{after: id})
 	}
 	for _, c := range t.outs {

@@ -331,6 +331,14 @@ func (t *task) drain(id element.CheckpointID) {
 
 // produce begins the transaction when none is open, and hands the record over.
 func (m *manager) produce(a *attempt, r outRecord) {
+	if m.p.w.plain {
+		if err := m.failure(); err != nil {
+			a.report(event{kind: evFailed, err: err})
+			return
+		}
+		m.clients[0].produce(int(r.key)%markerPartition, r)
+		return
+	}
 	if s := m.machine.State(m.machine.Current()); s != txn.Open {
 		if m.busy || s == txn.Sealed {
 			m.p.w.violation("driver", "a record is produced while the transaction is %v", s)

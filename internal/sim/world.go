@@ -47,6 +47,8 @@ type world struct {
 	rest                  *rest         // nil: the run ends when all is processed
 	damage                *damage       // nil: it ends without
 	saves                 *savepoints   // nil: likewise
+	plain, pieces         bool          // at-least-once; the offsets go one by one there
+	patience              time.Duration // with a commit, there
 	stopped               bool          // everything that was asked for has happened
 }
 
@@ -224,7 +226,7 @@ func (w *world) quiet() bool {
 		return false
 	}
 	for i := range b.in {
-		if c := b.group.committed[i]; !c.found || c.offset < int64(len(b.in[i].recs)) {
+		if c := b.group.committed[i]; !c.found || max(c.offset, b.group.best[i]) < int64(len(b.in[i].recs)) {
 			return false
 		}
 	}
