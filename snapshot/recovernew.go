@@ -34,11 +34,14 @@ func (r *Root) positions() (out []element.Position) {
 // added reports that a task's partition was added to its topic after the tasks had begun that stand at the positions. State of its
 // own source would be bound to the number of partitions.
 func (in *ResolveInput) added(t *TaskFacts, at []element.Position) bool {
+	return t.addedTo(at) && len(in.States[t.Task.Source]) == 0
+}
+
+func (t *TaskFacts) addedTo(at []element.Position) bool {
 	f := t.Inputs[0]
-	i := slices.IndexFunc(at, func(p element.Position) bool {
+	return slices.ContainsFunc(at, func(p element.Position) bool {
 		return p.Topic == f.Topic && p.TopicID == f.TopicID && p.PartitionCount <= f.Partition
 	})
-	return i >= 0 && len(in.States[t.Task.Source]) == 0
 }
 
 // unknown decides on a task that no usable checkpoint holds, when those that are taken for the others are known.

@@ -83,6 +83,9 @@ func (c *recovery) apart(t *TaskFacts) *Refusal {
 			case e != nil && c.in.own(o, info.Root, e):
 				held = true
 			case !c.known(o) && c.in.added(o, info.Root.positions()): // begins at its beginning
+			case !c.known(o) && o.addedTo(info.Root.positions()):
+				return refuse(ReasonPartitionCount, o.Inputs[0].TopicPartition, "task %s: %s was added since checkpoint %s (%s), the newest whole one to go back to, and source %s has steps with state: "+
+					"run the topology without these steps for this start, and with them when a checkpoint is complete; or start under another application name", t.Task, o.Inputs[0], info.Ref.Name, info.Ref.Path, o.Task.Source)
 			case !slices.Contains(wait, o.Task.Source):
 				wait = append(wait, o.Task.Source)
 			}
