@@ -57,13 +57,16 @@ func (r *ruins) spoil() {
 	}
 }
 
-// look is what a listing of the directory shows; files: of those roots only that have a file.
+// look is what a listing of the directory shows; files: CommittedAfter, else List.
 func (r *ruins) look(files bool) (out []RootInfo) {
 	oldest := slices.IndexFunc(r.roots, func(i RootInfo) bool { h := r.harm[i.Ref.Path]; return h != rootLost && h != rootVanished })
 	for i, info := range r.roots {
 		switch h := r.harm[info.Ref.Path]; {
-		case h == rootVanished, h == rootLost && (files || i < oldest):
+		case h == rootVanished, h == rootLost && i < oldest:
 			continue
+		case h == rootLost && files:
+			info.Ref.Digest, info.Root = Digest{}, nil
+			info.Err, info.alone = corrupt(info.Ref.Name.String(), info.Ref.Path, "root", vfsNotExist()), true
 		case h != "":
 			info.Ref.Digest, info.Root = Digest{}, nil
 			info.Err = corrupt(info.Ref.Name.String(), info.Ref.Path, "root", errors.New("spoilt"))

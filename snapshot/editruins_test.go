@@ -111,7 +111,6 @@ func (r *exchangeRuins) begin(in *ResolveInput, out map[element.TaskID]Decision,
 // stagesBegin sees to it that stages have what their inputs were read up to, and that none is let go or goes back unasked.
 func (r *exchangeRuins) stagesBegin(in *ResolveInput, out map[element.TaskID]Decision, rec *Recovery) {
 	x := r.exchangeEdits
-	// A root that is lost is noticed by its marker where a task has no offset.
 	seen := slices.ContainsFunc(r.look(true), func(i RootInfo) bool { return i.Ref.Path == x.now.Path })
 	now := x.held[x.now]
 	for name, s := range x.stages {

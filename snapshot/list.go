@@ -20,6 +20,7 @@ type RootInfo struct {
 	Marked bool
 	Root   *Root // nil when Err is set
 	Err    error // CorruptError; of Look also UnreadableError
+	alone  bool  // of CommittedAfter: the marker has no root
 }
 
 // List gives the roots of all instances of the application, newest first within an instance, for tools and for the
@@ -69,8 +70,8 @@ func (r *Repository) Look(ctx context.Context) ([]RootInfo, error) {
 // CommittedAfter gives the roots that have a marker and are newer than a checkpoint, for ResolveInput.Listing. Nothing
 // but their names is read of the others, so that it costs a start next to nothing.
 //
-// Markers without a root are left out, for they do not tell of which tasks, and with several instances the ids say nothing
-// about that. Cleaners remove a root when every task in it has newer ones, and a marker may be there without it: while it
+// Markers without a root do not tell of which tasks, and with several instances the ids say nothing about that: mayHold says where
+// they count. Cleaners remove a root when every task in it has newer ones, and a marker may be there without it: while it
 // is being removed; of a process that was replaced right after its commit and marks it when it wakes up; after a loss of
 // power that took back the removal of the one and not of the other.
 func (r *Repository) CommittedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
@@ -96,6 +97,12 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 			}
 			info.Committed = true
 			out = append(out, info)
+		}
+		for _, p := range in.missingRoots() {
+			if p.name.ID > after && r.markerStands(ctx, p) {
+				err := corrupt(p.name.String(), p.String(), "root", fs.ErrNotExist)
+				out = append(out, RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: r.instanceOf(in.dir), Marked: true, Committed: true, Err: err, alone: true})
+			}
 		}
 	}
 	return out, nil

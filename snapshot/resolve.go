@@ -333,7 +333,8 @@ func (in *ResolveInput) namedAfter(t *TaskFacts, h Handle) (newest []*RootInfo) 
 // mayHold reports whether a checkpoint that is newer than a task's handle holds the task, and not one of that name in
 // another cluster or of another topic. One that cannot be read counts only where it lies beside the one that the handle names: ids of another instance's other tasks may be far above, and a
 // damaged file of theirs must not keep this task from starting. Where the task stands with an application with exchanges all ids are
-// of one history, wherever the files lie.
+// of one history, wherever the files lie, and a marker above it whose root is gone is one of a root that is lost: cleaners remove only
+// what has a newer one.
 func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 	if i.Root != nil {
 		e := i.Root.entryOf(t)
@@ -341,6 +342,9 @@ func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 	}
 	if ref, root := in.current(); root != nil && ref == h.Root && len(in.Stages) > 0 {
 		return true
+	}
+	if i.alone {
+		return false
 	}
 	return h.Kind != HandleCheckpoint || parseFilePath(i.Ref.Path).dir == parseFilePath(h.Root.Path).dir
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millweir/millweir/element"
+	"github.com/millweir/millweir/internal/vfs"
 )
 
 // An application with exchanges moves as a whole: a newer root of it that reads the topic has all partitions that were read.
@@ -70,5 +71,23 @@ func TestANewerDamagedRootOfAnotherInstance(t *testing.T) {
 		require.NotNil(t, RefusalOf(err), name)
 		require.True(t, RefusalOf(err).Has(ReasonRootUnusable), "%s: %v", name, err)
 		require.ErrorContains(t, err, "move the file and its marker away (shop/i-1/", name)
+	}
+}
+
+// A root that is lost is told by its marker, and counts where ids are of one history.
+func TestALostRootAboveWhereTheApplicationStands(t *testing.T) {
+	m := vfs.NewMem()
+	r := openRepo(t, m, "a")
+	last, _ := commits(t, r, 1, 5, 7, nil, nil, taskA)
+	require.NoError(t, m.Remove(last.Path))
+	lost, err := r.CommittedAfter(ctx, 6)
+	require.NoError(t, err)
+	require.Len(t, lost, 1)
+	for stages, refused := range []bool{false, true} {
+		h := newPast(t)
+		h.stands(h.root(5, stages, reads{topic: "a", at: 5}), reads{topic: "a", at: 5})
+		h.in.Listing = lost
+		_, err = Resolve(h.in)
+		require.Equal(t, refused, RefusalOf(err) != nil && RefusalOf(err).Has(ReasonRootUnusable), "%v", err)
 	}
 }
