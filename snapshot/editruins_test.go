@@ -129,6 +129,7 @@ func (r *exchangeRuins) stagesBegin(in *ResolveInput, out map[element.TaskID]Dec
 			switch {
 			case !kept:
 			case (d.Kind == Fresh || d.Kind == StartEmpty) && (r.drop || r.moved): // who operates it has said that it may
+			case d.Kind == Fresh && !r.told(in, &in.Tasks[i]): // the offset is lost, and with it each root that had the task
 			case d.Kind == Fresh:
 				require.Zero(x.t, has, "%s begins anew, and is in stage %s of %s, after\n%s", in.Tasks[i].Task, name, from.Name, x.story())
 			case d.Kind == Restore, d.Kind == Recovered:
@@ -138,6 +139,15 @@ func (r *exchangeRuins) stagesBegin(in *ResolveInput, out map[element.TaskID]Dec
 			}
 		}
 	}
+}
+
+// told reports that something is left which tells, or may tell, that a task has been read.
+func (r *exchangeRuins) told(in *ResolveInput, t *TaskFacts) bool {
+	seen := r.look(false)
+	return slices.ContainsFunc(r.exchangeEdits.roots, func(info RootInfo) bool {
+		e := info.Root.entryOf(t)
+		return e != nil && in.own(t, info.Root, e) && slices.ContainsFunc(seen, func(s RootInfo) bool { return s.Ref.Path == info.Ref.Path })
+	})
 }
 
 // repeat writes the root of a recovery and commits it. The process may end right behind that.
