@@ -139,10 +139,13 @@ func ioFaultOf(kind, dir, what string, err error) error {
 	case err == nil, errors.As(err, &classed), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist):
 		return err
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case isFull(err):
 		return fault.Restartf(fault.CheckpointDir, "%s %s is full: %s: %w", kind, dir, what, err)
 	case errors.Is(err, fs.ErrPermission), errors.As(err, new(*vfs.LinkError)), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return fault.Stopf(fault.CheckpointDir, "%s %s cannot be used: %s: %w", kind, dir, what, err)
 	}
 	return fault.Restartf(fault.CheckpointDir, "%s %s: %s: %w", kind, dir, what, err)
 }
+
+// isFull tells a lack of room from other errors.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

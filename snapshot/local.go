@@ -53,14 +53,7 @@ const (
 )
 
 func openLocal(kind, dir string) (*Local, error) {
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "%s %s: %w", kind, dir, err)
-	}
-	if err := vfs.MkdirAll(abs, 0o750); err != nil {
-		return nil, fault.Stopf(fault.CheckpointDir, "%s %s cannot be made: %w", kind, abs, err)
-	}
-	l, err := openLocalReadOnly(kind, abs)
+	l, err := makeLocal(kind, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +62,18 @@ func openLocal(kind, dir string) (*Local, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// makeLocal is openLocal without the probe.
+func makeLocal(kind, dir string) (*Local, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fault.Stopf(fault.CheckpointDir, "%s %s: %w", kind, dir, err)
+	}
+	if err := vfs.MkdirAll(abs, 0o750); err != nil {
+		return nil, fault.Stopf(fault.CheckpointDir, "%s %s cannot be made: %w", kind, abs, err)
+	}
+	return openLocalReadOnly(kind, abs)
 }
 
 // OpenLocalReadOnly opens a directory that exists, for tools that only look.

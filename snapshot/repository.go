@@ -88,15 +88,22 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := cfg.Storage
+	st, probe := cfg.Storage, func() error { return nil }
 	if st == nil {
-		if st, err = openDir(cfg.Dir, cfg.ReadOnly); err != nil {
+		l, err := openDir(cfg.Dir, cfg.ReadOnly)
+		if err != nil {
 			return nil, err
 		}
+		st, probe = l, l.probe
 	}
 	if b, ok := st.(Buffered); ok {
 		b.SetWriteBuffer(buffer)
 	}
+	return openRepository(ctx, cfg, st, probe)
+}
+
+// openRepository opens what lies in st. probe tells whether it can be written; it is not called with Config.ReadOnly.
+func openRepository(ctx context.Context, cfg Config, st Storage, probe func() error) (*Repository, error) {
 	r := &Repository{
 		st: st, app: cfg.Application, inst: cfg.Instance, dir: cfg.Application + "/" + cfg.Instance,
 		retain: cfg.NumRetained, repeats: cfg.Repeats, log: cfg.Logger, merged: map[string]string{}, parsed: map[string]cleanRoot{}, files: map[string]int64{},
@@ -105,7 +112,7 @@ func OpenRepository(ctx context.Context, cfg Config) (*Repository, error) {
 	if r.log == nil {
 		r.log = slog.Default()
 	}
-	if err := r.open(ctx, cfg.ReadOnly); err != nil {
+	if err := r.open(ctx, cfg.ReadOnly, probe); err != nil {
 		st.Close()
 		return nil, err
 	}
@@ -133,7 +140,8 @@ func Applications(ctx context.Context, dir string) ([]string, error) {
 	return out, nil
 }
 
-func openDir(dir string, readOnly bool) (Storage, error) {
+// openDir opens a checkpoint directory. Whether it can be written is not looked at.
+func openDir(dir string, readOnly bool) (*Local, error) {
 	path, isURL := strings.CutPrefix(dir, "file://")
 	switch {
 	case isURL && !strings.HasPrefix(path, "/"):
@@ -145,15 +153,19 @@ func openDir(dir string, readOnly bool) (Storage, error) {
 	case readOnly:
 		return OpenLocalReadOnly(path)
 	}
-	return OpenLocal(path)
+	return makeLocal(checkpointDir, path)
 }
 
-func (r *Repository) open(ctx context.Context, readOnly bool) (err error) {
+func (r *Repository) open(ctx context.Context, readOnly bool, probe func() error) (err error) {
 	if readOnly {
 		if r.storeID, err = findStoreID(ctx, r.st); errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(*CorruptError)) {
 			return fault.Stopf(fault.CheckpointDir, "checkpoint directory %s has no %s: nothing was ever written to it", r.st.Location(), storeIDFile)
 		}
 		return err
+	}
+	full := probe()
+	if full != nil && !isFull(full) {
+		return full
 	}
 	if r.storeID, err = ensureStoreID(ctx, r.st); err != nil {
 		return err
@@ -165,7 +177,22 @@ func (r *Repository) open(ctx context.Context, readOnly bool) (err error) {
 	if err != nil {
 		return err
 	}
-	return r.findPredecessors(ctx)
+	if err = r.findPredecessors(ctx); err != nil || full == nil {
+		return err
+	}
+	return r.roomLater(probe())
+}
+
+// roomLater lets a start go on in a directory that is full, also without the files of interrupted writes, where this instance
+// has files of checkpoints in it: only the first attempt knows which of them nobody needs (CleanFailed), and to remove
+// them takes no room. A directory that others have filled is refused, for no attempt makes room there, and neither does one
+// where records may repeat. An announcement that is missing is not put off either: it is what starts of another cluster are refused by.
+func (r *Repository) roomLater(full error) error {
+	if len(r.found) == 0 || r.repeats || !isFull(full) {
+		return full
+	}
+	r.log.Warn("the checkpoint directory is full; the first attempt removes what nobody needs of this instance's files", "dir", r.dir, "files", len(r.found), "error", full)
+	return nil
 }
 
 // findPredecessors notes which incarnations of this instance have left files.
