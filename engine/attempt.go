@@ -89,6 +89,7 @@ type owned struct {
 	farewells  atomic.Int32            // it has left; its goroutine has ended: see closeLeft
 	quit       func()                  // ends its goroutine
 	letGo      element.CheckpointID    // state up to that checkpoint, of the committed offset or in the store, is let go
+	allGo      bool                    // and so is that of all others
 	recovered  bool                    // starts on the store's word: its committed offset is gone or of no use
 	whole      bool                    // the state is all of the committed entry, not a restore that broke off
 	spoiled    atomic.Bool             // a checkpoint could not read whole states, this one among them: the next attempt reads it from the last one

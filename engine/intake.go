@@ -31,6 +31,7 @@ type intake struct {
 	letGo  bool                             // the state that the handles lead to, since there are no checkpoints any more
 	back   []element.Position               // what a recovery from the store goes back to
 	forgot element.CheckpointID             // as high as what the store has of tasks that begin anew all the same; 0: nothing
+	allGo  bool                             // what the store has of all sources and stages is let go
 	tasks  []*owned                         // what comes of it, in the order of their ids
 	ends   map[element.TopicPartition]int64 // before which partitions end, of those that do
 }
@@ -151,6 +152,7 @@ func (in *intake) dropped(input *snapshot.ResolveInput, decisions map[element.Ta
 		return
 	}
 	in.above(input)
+	in.allGo = input.LetsAllGo(decisions)
 	for _, d := range input.DroppedStages(decisions) {
 		in.a.r.lis.dropped(d)
 	}

@@ -83,28 +83,32 @@ func (a *attempt) writeRecovered() (*snapshot.RootRef, error) {
 		Name:      element.CheckpointName{ID: a.lastID, Incarnation: a.r.cfg.Incarnation},
 		ClusterID: a.r.cfg.ClusterID, CreatedUnixMilli: time.Now().UnixMilli(), Origin: a.origin,
 	}
+	some := false
 	for _, id := range a.order {
 		t := a.tasks[id]
-		if !t.recovered {
-			continue
-		}
 		entries := []snapshot.TaskEntry{t.committed}
-		if t.rescaled {
+		switch {
+		case !t.recovered && t.exchange: // of a stage that was not there: without it the root may look like one of before all exchanges
+			entries = []snapshot.TaskEntry{{Task: id, Parallelism: t.parallelism, MaxParallelism: a.par.most}}
+		case !t.recovered:
+			continue
+		case t.rescaled:
 			entries = t.sources // what the next attempt needs if this one commits no more than its start
 		}
+		some = some || t.recovered
 		for _, e := range entries {
 			if !slices.ContainsFunc(root.Tasks, func(o snapshot.TaskEntry) bool { return o.Task == e.Task }) {
 				root.Tasks = append(root.Tasks, e)
 			}
 		}
-		if t.rescaled {
+		if t.rescaled || !t.recovered {
 			continue
 		}
 		if root.Predecessor == nil || root.Predecessor.Name.ID < t.root.Name.ID {
 			root.Predecessor = t.root
 		}
 	}
-	if len(root.Tasks) == 0 {
+	if !some {
 		return nil, nil
 	}
 	ref, err := a.r.ports.Checkpoints.WriteRoot(a.ctx, root)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/serde"
+	"github.com/millweir/millweir/snapshot"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -102,4 +104,30 @@ func TestAPartitionAddedBeforeARecoveryStartsAtItsBeginning(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Checkpoints of before there was an exchange are gone back to, and the process ends at once: the root that it leaves knows the exchange,
+// and is no older one's.
+func TestARecoveryIntoANewExchangeLeavesARootThatKnowsIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	for range 2 {
+		stop := w.startPlan(latestPlan(t, false), w.config(), w.ports(), nil)
+		w.produce(100, 7)
+		w.caughtUp()
+		require.NoError(t, stop())
+	}
+	w.forget()
+	cfg := w.config()
+	cfg.RecoverFromStore = true
+	w.produce(100, 7)
+	w.endsEarly(latestPlan(t, true), cfg)
+	infos, err := w.repo.List(t.Context())
+	require.NoError(t, err)
+	newest := slices.MaxFunc(slices.DeleteFunc(infos, func(i snapshot.RootInfo) bool { return !i.Marked }), func(a, b snapshot.RootInfo) int { return cmp.Compare(a.Ref.Name.ID, b.Ref.Name.ID) })
+	require.True(t, slices.ContainsFunc(newest.Root.Tasks, func(e snapshot.TaskEntry) bool { return e.Parallelism == 2 && len(e.Runs) == 0 }))
+	require.NotNil(t, newest.Root.Predecessor)
+	stop := w.startPlan(latestPlan(t, true), w.config(), w.ports(), nil)
+	w.caughtUp()
+	require.NoError(t, stop())
 }

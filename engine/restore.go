@@ -92,7 +92,7 @@ func (in *intake) restoreTask(ctx context.Context, t *owned, d snapshot.Decision
 func (in *intake) restoreOwn(ctx context.Context, t *owned, d snapshot.Decision) error {
 	switch d.Kind {
 	case snapshot.Fresh:
-		t.fresh, t.origin, t.letGo = true, in.origin, in.forgot
+		t.fresh, t.origin, t.letGo, t.allGo = true, in.origin, in.forgot, in.allGo
 	case snapshot.StartEmpty:
 		a := in.a
 		if at := d.Root.Name; at.ID > 0 && !t.exchange {
@@ -253,7 +253,10 @@ func (a *attempt) commitStart() error {
 		}
 		h := a.newHandle(t.position)
 		if t.letGo > 0 { // not checkpoint 0: the store knows that later ones were committed
-			if h.Root.Name.ID = t.letGo; a.r.cfg.NoSnapshots {
+			if h.Root.Name.ID = t.letGo; t.allGo {
+				h.Root.Name.Incarnation = 0
+			}
+			if a.r.cfg.NoSnapshots {
 				h.Kind = snapshot.HandleUnsaved
 			}
 		}

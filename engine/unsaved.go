@@ -95,6 +95,9 @@ func withoutState(facts []snapshot.TaskFacts) []snapshot.TaskFacts {
 			if err != nil || !input.Found {
 				continue
 			}
+			if h.Kind != snapshot.HandleEmpty {
+				h.Root.Name.Incarnation = 0 // the application has gone on from there all the same
+			}
 			if text, err := h.WithoutState(h.Life).Encode(); err == nil {
 				input.Metadata = text
 			}

@@ -25,7 +25,7 @@ func (x *exchangeEdits) check(in *ResolveInput, out map[element.TaskID]Decision,
 		d, f := out[t.Task], &t.Inputs[0]
 		at := inputOf(f)
 		if h, err := ParseHandle(f.Metadata); f.Found && err == nil {
-			read = read || h.Root == x.now
+			read = read || h.Kind == HandleCheckpoint && h.Root == x.now
 		}
 		if d.Kind == Fresh {
 			require.False(x.t, f.Found, "%s has an offset and begins anew, after\n%s", t.Task, x.story())
@@ -50,6 +50,20 @@ func (x *exchangeEdits) check(in *ResolveInput, out map[element.TaskID]Decision,
 		}
 	}
 	x.checkStages(in, out, read, lost)
+	if rec != nil && in.DropStates {
+		x.leave(in, out)
+	}
+}
+
+// leave notes the inputs that nothing reads and whose offsets lie before what a recovery has taken up of them.
+func (x *exchangeEdits) leave(in *ResolveInput, out map[element.TaskID]Decision) {
+	for _, s := range in.Stages {
+		from, kept := x.restored(s, out)
+		for at, folded := range x.held[from].folded[s.Name] {
+			reads := slices.ContainsFunc(in.Tasks, func(t TaskFacts) bool { return inputOf(&t.Inputs[0]) == at })
+			x.twice[at] = x.twice[at] || kept && !reads && x.offsets[at] < folded
+		}
+	}
 }
 
 func (x *exchangeEdits) checkStages(in *ResolveInput, out map[element.TaskID]Decision, read bool, lost func(string, RootRef, string)) {
@@ -73,7 +87,7 @@ func (x *exchangeEdits) checkStages(in *ResolveInput, out map[element.TaskID]Dec
 		}
 		for i := range in.Tasks {
 			t := &in.Tasks[i]
-			if d := out[t.Task]; kept && d.Kind != Fresh {
+			if d := out[t.Task]; kept && d.Kind != Fresh && !x.begun[inputOf(&t.Inputs[0])] && !x.twice[inputOf(&t.Inputs[0])] {
 				require.LessOrEqual(x.t, x.held[from].folded[s][inputOf(&t.Inputs[0])], d.Positions[0].Offset, "%s is in stage %s, after\n%s", t.Task, s, x.story())
 			}
 		}

@@ -189,7 +189,9 @@ func (e *edits) start() {
 			}
 			if err == nil {
 				e.unasked(&in, out, drop)
-				e.commit(&in, out)
+				if _, ends := e.ends(&in, out); !ends {
+					e.commit(&in, out)
+				}
 				return
 			}
 			told = append(told, err.Error())

@@ -90,6 +90,7 @@ func TestAStepWithStateOverATopicThatGrewGoesBack(t *testing.T) {
 			require.EqualValues(t, 2, d.Positions[0].PartitionCount)
 			require.EqualValues(t, 7, d.Positions[0].Offset)
 		}
+		require.Equal(t, recovered[a.task()].Positions, recovered[a.task()].Entry.Positions, "the root and the handle of the start say the same")
 	}
 }
 

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -163,7 +164,8 @@ func (in *ResolveInput) knownSince(t *TaskFacts, at RootRef, refs []RootRef) boo
 }
 
 // leavesBehind refuses to go back behind what was read of a topic that was taken out since: its offset stays, and should it come
-// back, what lies between would be missing in the stages.
+// back, what lies between would be missing in the stages. Where another recovery has put that offset back before, it would be in
+// them twice.
 func (c *recovery) leavesBehind() *Refusal {
 	if !c.common || c.at < 0 || c.in.DropStates {
 		return nil
@@ -174,26 +176,32 @@ func (c *recovery) leavesBehind() *Refusal {
 			if slices.ContainsFunc(c.in.Tasks, func(t TaskFacts) bool { return t.Inputs[0].Topic == p.Topic }) {
 				continue
 			}
-			if info, beyond := c.beyond(to, p); info != nil {
-				no := refuse(c.rec.Reason, p.TopicPartition, "checkpoint %s (%s) stands at offset %d of %s, which the topology does not read any more and checkpoint %s (%s) has read up to %d: should it come back, what lies between would be missing in the state; "+
-					"give the topology its source back for this start, or go back all the same with --allow-dropped-state", to.Ref.Name, to.Ref.Path, p.Offset, p.TopicPartition, info.Ref.Name, info.Ref.Path, beyond)
-				no.Task = to.Root.Tasks[i].Task
-				return no
+			info, at := c.since(to, p)
+			has, would := fmt.Sprintf("has read up to %d", at), "missing in the state"
+			switch {
+			case info == nil || at == p.Offset:
+				continue
+			case at < p.Offset:
+				has, would = fmt.Sprintf("has gone back to %d", at), "in the state twice"
 			}
+			no := refuse(c.rec.Reason, p.TopicPartition, "checkpoint %s (%s) stands at offset %d of %s, which the topology does not read any more and checkpoint %s (%s) %s: should it come back, what lies between would be %s; "+
+				"give the topology its source back for this start, or go back all the same with --allow-dropped-state", to.Ref.Name, to.Ref.Path, p.Offset, p.TopicPartition, info.Ref.Name, info.Ref.Path, has, would)
+			no.Task = to.Root.Tasks[i].Task
+			return no
 		}
 	}
 	return nil
 }
 
-// beyond gives the newest checkpoint that was committed after another one and has read more of a partition.
-func (c *recovery) beyond(to *RootInfo, p element.Position) (*RootInfo, int64) {
+// since gives the newest checkpoint that was committed after another one and reads a partition, and where it stands.
+func (c *recovery) since(to *RootInfo, p element.Position) (*RootInfo, int64) {
 	for _, k := range newestFirst(c.infos) {
 		info := &c.infos[k]
 		if info.Root == nil || !info.Committed || compareNames(info.Ref.Name, to.Ref.Name) <= 0 {
 			continue
 		}
 		if e := info.Root.reader(p.TopicPartition); e != nil {
-			if q := e.at(p.TopicPartition); q.TopicID == p.TopicID && q.Offset > p.Offset {
+			if q := e.at(p.TopicPartition); q.TopicID == p.TopicID {
 				return info, q.Offset
 			}
 		}

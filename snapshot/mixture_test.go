@@ -337,6 +337,32 @@ func TestARecoveryDoesNotLeaveAnAbsentTopicBehind(t *testing.T) {
 	require.EqualValues(t, 5, d[a.task()].Positions[0].Offset)
 }
 
+// The offset of a topic that was taken out lies before what the checkpoint has of it, since an earlier recovery went back further.
+func TestARecoveryDoesNotTakeUpMoreOfAnAbsentTopicThanItsOffset(t *testing.T) {
+	for at, would := range map[int64]string{1: "chk-2-0000000000000001.root) has gone back to 1: should it come back, what lies between would be in the state twice", 3: "", 7: "has read up to 7: should it come back, what lies between would be missing"} {
+		a := reads{topic: "a", at: 5}
+		h := newPast(t)
+		info := func(ref RootRef) RootInfo {
+			return RootInfo{Ref: ref, Root: h.in.Roots[ref].Root, Committed: true}
+		}
+		listing := []RootInfo{info(h.root(1, 2, a, reads{topic: "b", at: 3})), info(h.root(2, 2, reads{topic: "b", at: at}))}
+		h.fresh(a, false)
+		h.in.Stored, h.in.Listing = listing, listing
+		_, err := Resolve(h.in)
+		refused := RefusalOf(err)
+		_, _, err = Recover(h.in, refused, listing)
+		if would == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "offset 3 of b/0, which the topology does not read any more")
+		require.ErrorContains(t, err, would)
+		h.in.DropStates = true
+		_, _, err = Recover(h.in, refused, listing)
+		require.NoError(t, err)
+	}
+}
+
 // Keyed state began over topics that had grown, and its first checkpoint was committed in part.
 func TestPartsOfAFirstCheckpointOverAGrownTopicAreLevelled(t *testing.T) {
 	h := newPast(t)

@@ -13,7 +13,7 @@ import (
 // the new ones until a checkpoint is complete, all of them have it.
 
 // replaced gives the newest committed root with stages, if nothing that the plan reads is in it, it is newer than whatever the
-// handles name, and it holds anything; nil otherwise. It is looked for in Stored and Listing.
+// handles stand at, and it holds anything; nil otherwise. It is looked for in Stored and Listing.
 func (in *ResolveInput) replaced() *RootInfo {
 	if len(in.Stages) == 0 {
 		return nil
@@ -29,12 +29,29 @@ func (in *ResolveInput) replaced() *RootInfo {
 			return e != nil && in.own(&t, info.Root, e)
 		})
 		holds := slices.ContainsFunc(info.Root.Tasks, func(e TaskEntry) bool { return e.hasState() })
-		if known || !holds || info.Ref.Name.ID < NextID(in.Tasks) {
+		if known || !holds || info.Ref.Name.ID <= StandsAt(in.Tasks) {
 			return nil
 		}
 		return info
 	}
 	return nil
+}
+
+// StandsAt is the highest id of a checkpoint that a handle leads to, or that was gone on from without any. The handle of a start position
+// says nothing of that: its id is as high as any in the store where something else was let go for it, or that of the checkpoint at
+// which a partition came to a running application, and the state is that of the others. But where all was let go it has no incarnation.
+func StandsAt(tasks []TaskFacts) (id element.CheckpointID) {
+	for _, h := range handlesOf(tasks) {
+		if h.Kind != HandleEmpty || h.Root.Name.Incarnation == 0 {
+			id = max(id, h.Root.Name.ID)
+		}
+	}
+	return id
+}
+
+// LetsAllGo reports that a start lets all go that the sources were read into which were replaced, and begins with nothing.
+func (in *ResolveInput) LetsAllGo(decisions map[element.TaskID]Decision) bool {
+	return in.replaced() != nil && len(restoredRoots(decisions)) == 0
 }
 
 // refuseReplaced refuses to let go what all sources of the application were read into.

@@ -215,3 +215,40 @@ func TestARecoveryOfWhatWasNeverTogether(t *testing.T) {
 	require.ErrorContains(t, err, "checkpoint 21-")
 	require.ErrorContains(t, err, "take what it does not hold out of the topology for this start (x.b)")
 }
+
+// One source got another topic with the flag, and the process ended before its first checkpoint: the id of the start position is as high
+// as any in the store. Then the sources that stood at the checkpoint are taken out.
+func TestAStartPositionDoesNotStandWhereTheOthersDid(t *testing.T) {
+	a, b, now := reads{topic: "a", at: 210}, reads{topic: "b", at: 7}, reads{topic: "c"}
+	for _, c := range []struct {
+		kind            HandleKind
+		id, incarnation int
+		refused         bool
+	}{
+		{HandleEmpty, 20, 9, true}, {HandleEmpty, 21, 9, true}, {HandleEmpty, 22, 9, true},
+		{HandleEmpty, 20, 0, true}, {HandleEmpty, 21, 0, false}, // all was let go
+		{HandleUnsaved, 20, 9, true}, {HandleUnsaved, 21, 9, false}, // it has run without checkpoints since
+	} {
+		h := newPast(t)
+		current := h.full(h.root(21, 2, a, b))
+		h.in.Roots, h.in.Sources = nil, map[string]string{"x.b": "c"}
+		h.in.Tasks = []TaskFacts{{Task: b.task(), Inputs: []InputFacts{factsOf(t, now.position(), RootRef{Name: nameOf(c.id, c.incarnation)}, &h.in, c.kind)}}}
+		if c.kind == HandleEmpty {
+			require.Zero(t, OldestID(h.in.Tasks), "the checkpoint is looked at")
+		}
+		h.in.Listing = []RootInfo{current}
+		_, err := Resolve(h.in)
+		require.Equal(t, c.refused, err != nil, "%v: %v", c, err)
+		if !c.refused {
+			continue
+		}
+		require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+		require.ErrorContains(t, err, "stage "+byUser.Name+": checkpoint 21-")
+		h.in.DropStates = true
+		d, err := Resolve(h.in)
+		require.NoError(t, err)
+		require.True(t, h.in.LetsAllGo(d))
+		require.Equal(t, StartEmpty, d[subtask(0)].Kind)
+		require.Equal(t, current.Ref, h.in.DroppedStages(d)[0].Root)
+	}
+}

@@ -145,7 +145,8 @@ func NextID(tasks []TaskFacts) element.CheckpointID {
 	return top + 1
 }
 
-// OldestID is the lowest id in the committed handles, 0 when one is empty or there is none.
+// OldestID is the lowest id in the committed handles, 0 when one is empty or there is none: the id of an empty one need not be
+// that of a checkpoint which the application has gone on from.
 func OldestID(tasks []TaskFacts) element.CheckpointID {
 	handles := handlesOf(tasks)
 	if len(handles) == 0 {
@@ -153,6 +154,9 @@ func OldestID(tasks []TaskFacts) element.CheckpointID {
 	}
 	low := handles[0].Root.Name.ID
 	for _, h := range handles {
+		if h.Kind == HandleEmpty {
+			return 0
+		}
 		low = min(low, h.Root.Name.ID)
 	}
 	return low

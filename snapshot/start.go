@@ -188,8 +188,12 @@ func (r *starting) judge(t *TaskFacts) {
 		if at := entry.at(f.TopicPartition); at != nil {
 			stands = fmt.Sprintf("offset %d", at.Offset)
 		}
-		no := refuse(ReasonOtherLineage, f.TopicPartition, "task %s: group %s stands at offset %d of %s, which does not come from savepoint %s (%s, of %s, checkpoint %s, %s): start it under another application name, accept that outputs repeat, or reset the application first",
-			t.Task, r.in.Application, f.Offset, f.TopicPartition, s.Ref.ID, s.Ref.Path, s.Root.Application, s.Root.Name, stands)
+		cure := ""
+		if h, err := ParseHandle(f.Metadata); err == nil && h.Kind == HandleEmpty && r.in.elsewhere(t, s, entry) {
+			cure = "; it has begun to read something else than at the savepoint, and goes on there with --allow-dropped-state, without what the savepoint has of its source"
+		}
+		no := refuse(ReasonOtherLineage, f.TopicPartition, "task %s: group %s stands at offset %d of %s, which does not come from savepoint %s (%s, of %s, checkpoint %s, %s): start it under another application name, accept that outputs repeat, or reset the application first%s",
+			t.Task, r.in.Application, f.Offset, f.TopicPartition, s.Ref.ID, s.Ref.Path, s.Root.Application, s.Root.Name, stands, cure)
 		no.Task = t.Task
 		r.refused = append(r.refused, *no)
 	}

@@ -230,7 +230,24 @@ func TestBehindAnExchangeAllTasksGoBackTogether(t *testing.T) {
 	f.commit(0, 500, 10, OriginOf(f.want.From)...)
 	f.commit(1, 500, 9)
 	f.want.Again = true
-	f.refused(ReasonMixedRoots, "orders-1", "reset")
+	f.refused(ReasonMixedRoots, "orders-1", "start without --from", "reset")
+}
+
+// A topic was made anew since the savepoint, the flag let go what that had of it, and the process ended before its first checkpoint.
+func TestAStartPositionInSomethingElseThanTheSavepointHas(t *testing.T) {
+	f := newStartsFrom(t)
+	f.commit(0, 0, 0)
+	f.refused(ReasonOtherLineage, "accept that outputs repeat")
+	_, err := ResolveFrom(f.in, f.want)
+	require.NotContains(t, err.Error(), "--allow-dropped-state", "the savepoint has it")
+	s := f.savepoint()
+	s.Root.Tasks = slices.Clone(s.Root.Tasks)
+	e := s.Root.Task(taskA)
+	e.Positions = slices.Clone(e.Positions)
+	e.Positions[0].TopicID = element.TopicID{9}
+	f.refused(ReasonOtherLineage, "accept that outputs repeat", "it has begun to read something else than at the savepoint, and goes on there with --allow-dropped-state")
+	f.in.DropStates = true
+	require.Equal(t, map[string]DecisionKind{"orders-0": StartEmpty, "orders-1": Imported, "orders-2": Fresh, stageName + "-0": Imported, stageName + "-1": Imported}, f.kinds())
 }
 
 func TestASavepointOfAnotherTopologyIsRefused(t *testing.T) {
