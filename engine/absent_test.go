@@ -2,7 +2,10 @@ package engine
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -261,4 +264,61 @@ func TestSourcesThatAreReplacedTwice(t *testing.T) {
 	}
 	w.assign(1)
 	require.ErrorContains(t, w.refusedAs(fault.StateMismatch, topicsPlan(t, true, "in"), w.config()), "nothing of what the topology reads now")
+}
+
+// TestAllSourcesAreReplacedBehindACrash: the process was killed between the commit of a checkpoint and its marker, so that only the
+// offsets tell that it was committed. Where they do not say so, it was not.
+func TestAllSourcesAreReplacedBehindACrash(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T) *world{
+		"by a topic that comes back": tookOut,
+		"by a new one": func(t *testing.T) *world {
+			w := newWorld(t, 2)
+			w.more = 1
+			w.without(topicsPlan(t, true, "in"))
+			return w
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := begin(t)
+			then, err := snapshot.ParseHandle(w.committed[tp(0)].Metadata)
+			require.NoError(t, err)
+			back, _ := snapshot.ParseHandle(w.committed[w.at(1)].Metadata)
+			infos, err := w.repo.List(t.Context())
+			require.NoError(t, err)
+			for _, info := range infos {
+				if info.Marked && info.Ref.Name.ID > back.Root.Name.ID {
+					require.NoError(t, os.Remove(filepath.Join(w.dir, strings.TrimSuffix(info.Ref.Path, ".root")+".committed")))
+				}
+			}
+			w.assign(0)
+			w.mu.Lock()
+			w.gain(slices.Values([]int32{1}))
+			w.mu.Unlock()
+			plan, cfg := topicsPlan(t, true, "more"), w.config()
+			for _, cfg.RecoverFromStore = range []bool{false, true} {
+				err = w.refusedAs(fault.StateMismatch, plan, cfg)
+				require.ErrorContains(t, err, "checkpoint "+then.Root.Name.String())
+				require.ErrorContains(t, err, "holds state count/aggregate of it, and nothing of what the topology reads now; give the topology one of its sources back (in), beside the others")
+			}
+			cfg.RecoverFromStore = false
+			w.mu.Lock()
+			delete(w.committed, tp(0)) // as where the commit has failed
+			w.mu.Unlock()
+			stop := w.startPlan(plan, cfg, w.ports(), nil)
+			w.produce(20, 8)
+			w.inputDone(1)
+			require.NoError(t, stop())
+		})
+	}
+}
+
+// inputDone waits until all of a log is committed.
+func (w *world) inputDone(i int) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.committed[w.at(i)].Offset == int64(len(w.logs[i]))
+	}, 10*time.Second, time.Millisecond)
 }

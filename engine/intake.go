@@ -25,6 +25,7 @@ type intake struct {
 	starts map[element.TaskID]element.Position      // of tasks without a committed offset
 	lastID element.CheckpointID                     // highest id in any handle seen
 	roots  map[snapshot.RootRef]snapshot.LoadedRoot // that the handles name
+	named  []snapshot.RootRef                       // by offsets of what no source reads any more; see confirm
 	topics map[string]Topic
 	from   []opened                         // the savepoint to start from, until the state is read
 	origin []snapshot.SavepointRef          // the same, when a task starts from it
@@ -127,6 +128,9 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	if input.Stored, err = in.stored(); err != nil {
 		return nil, fmt.Errorf("look for older checkpoints: %w", err)
 	}
+	if err := in.confirm(&input); err != nil {
+		return nil, err
+	}
 	decisions, err := snapshot.Resolve(input)
 	if err != nil {
 		return nil, in.stillRefused(err)
@@ -136,6 +140,35 @@ func (in *intake) decide() (map[element.TaskID]snapshot.Decision, error) {
 	}
 	in.dropped(&input, decisions)
 	return decisions, nil
+}
+
+// confirm looks for a root that was committed and not marked before the process was killed, of an application whose sources were all
+// replaced since: no offset of theirs leads to it.
+func (in *intake) confirm(input *snapshot.ResolveInput) error {
+	if len(input.Stages) == 0 {
+		return nil
+	}
+	unmarked, err := in.a.r.ports.Checkpoints.UnmarkedAfter(in.ctx, snapshot.StandsAt(in.facts))
+	if err != nil {
+		return fmt.Errorf("look for newer checkpoints that are not marked: %w", err)
+	}
+	input.Listing = append(slices.Clone(input.Listing), unmarked...)
+	tps := input.Doubtful()
+	if len(tps) == 0 {
+		return nil
+	}
+	committed, err := in.a.r.ports.Offsets.Stable(in.ctx, tps)
+	if err != nil {
+		return fmt.Errorf("read the committed offsets of what no source reads any more: %w", err)
+	}
+	for _, c := range committed {
+		if h, err := snapshot.ParseHandle(c.Metadata); c.Found && err == nil && h.Kind == snapshot.HandleCheckpoint {
+			in.named = append(in.named, h.Root)
+		}
+	}
+	snapshot.Confirm(input.Stored, in.named)
+	snapshot.Confirm(input.Listing, in.named)
+	return nil
 }
 
 // stored gives all roots where a task has no committed offset.

@@ -135,6 +135,8 @@ type Checkpoints interface {
 	LoadRoots(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)
 	// CommittedAfter gives the roots newer than a checkpoint that are known to be committed.
 	CommittedAfter(ctx context.Context, after element.CheckpointID) ([]snapshot.RootInfo, error)
+	// UnmarkedAfter gives those of which only the group's offsets tell.
+	UnmarkedAfter(ctx context.Context, after element.CheckpointID) ([]snapshot.RootInfo, error)
 	// List, LoadVerified and Survey are for a recovery from the store: all roots, and the last two read runs too.
 	List(ctx context.Context) ([]snapshot.RootInfo, error)
 	LoadVerified(ctx context.Context, refs []snapshot.RootRef) (map[snapshot.RootRef]snapshot.LoadedRoot, error)

@@ -28,6 +28,9 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	for _, info := range listing {
 		in.roots[info.Ref] = snapshot.LoadedRoot{Root: info.Root, Err: info.Err}
 	}
+	if err := in.confirm(&input); err != nil {
+		return nil, err
+	}
 	decisions, err := snapshot.Resolve(input)
 	refused := snapshot.RefusalOf(err)
 	if refused == nil {
@@ -46,6 +49,7 @@ func (in *intake) resolveOrRecover(input snapshot.ResolveInput) (map[element.Tas
 	if listing, err = store.Survey(in.ctx); err != nil {
 		return nil, fmt.Errorf("verify the checkpoints of the store: %w", err)
 	}
+	snapshot.Confirm(listing, in.named)
 	decisions, rec, err := snapshot.Recover(input, refused, listing)
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ type exchangeEdits struct {
 	own     map[editOwner]RootRef
 	origin  []SavepointRef
 	saved   []*Savepoint
+	marks   bool               // no process is killed between a commit and its marker
 	begun   map[editInput]bool // has its start position, and no checkpoint
 	twice   map[editInput]bool // a recovery with -n has left it behind the state
 }
@@ -93,6 +94,7 @@ func (x *exchangeEdits) change() {
 	case "edit":
 		x.edit()
 	case "idle": // for a long time
+		x.mark()
 		clear(x.group)
 		x.expired = true
 		x.say("all offsets expire")
@@ -124,7 +126,20 @@ func (x *exchangeEdits) input(drop bool) ResolveInput {
 			in.States[name] = counts
 		}
 	}
+	x.confirm(&in)
 	return in
+}
+
+// confirm is that of the engine: a root may be committed and not marked.
+func (x *exchangeEdits) confirm(in *ResolveInput) {
+	var named []RootRef
+	for _, tp := range in.Doubtful() {
+		if h, err := ParseHandle(x.group[tp].Metadata); err == nil && h.Kind == HandleCheckpoint {
+			named = append(named, h.Root)
+		}
+	}
+	Confirm(in.Stored, named)
+	Confirm(in.Listing, named)
 }
 
 func inputOf(f *InputFacts) editInput { return editInput{f.TopicID, f.Partition} }
@@ -142,6 +157,7 @@ func (x *exchangeEdits) start() {
 			if !x.expired || !strings.Contains(strings.Join(told, ""), "delete all offsets of group shop") {
 				break
 			}
+			x.mark()
 			clear(x.group)
 			x.say("all offsets are deleted")
 		}
@@ -157,8 +173,9 @@ func (x *exchangeEdits) start() {
 			}
 			if err != nil && strings.Contains(strings.Join(told, ""), "recover from the store explicitly") {
 				in.Stored, in.Listing = slices.Clone(x.roots), slices.Clone(x.roots)
+				x.confirm(&in)
 				if out, err = Resolve(in); err != nil {
-					out, rec, err = Recover(in, RefusalOf(err), x.roots)
+					out, rec, err = Recover(in, RefusalOf(err), in.Stored)
 				}
 			}
 			if err == nil {
@@ -233,12 +250,16 @@ func (x *exchangeEdits) commit(in *ResolveInput, out map[element.TaskID]Decision
 	}
 	slices.SortFunc(root.Tasks, func(a, b TaskEntry) int { return a.Task.Compare(b.Task) })
 	x.letGo(ref, root)
-	x.roots = append(x.roots, RootInfo{Ref: ref, Root: root, Committed: true, Marked: true})
+	for i := range x.roots { // that it follows, or another one of their time does
+		x.roots[i].Committed = true
+	}
+	marked := x.marks || rapid.IntRange(0, 3).Draw(x.t, "marked") > 0
+	x.roots = append(x.roots, RootInfo{Ref: ref, Root: root, Committed: marked, Marked: marked})
 	x.held[ref], x.now = held, ref
 	for _, i := range x.sources {
 		x.topics[i].grown = false
 	}
-	x.say("starts%s: %s", map[bool]string{true: " with -n"}[in.DropStates], ref.Name)
+	x.say("starts%s: %s%s", map[bool]string{true: " with -n"}[in.DropStates], ref.Name, map[bool]string{false: ", and is killed before it marks it"}[marked])
 	x.clean()
 }
 

@@ -51,7 +51,15 @@ func (e *edits) free() (out []int) {
 	return out
 }
 
+// mark has all checkpoints known as committed: with the offsets of a topic goes what says it of the last one.
+func (e *edits) mark() {
+	for i := range e.roots {
+		e.roots[i].Committed, e.roots[i].Marked = true, true
+	}
+}
+
 func (e *edits) anew(i int) {
+	e.mark()
 	e.made++
 	e.topics[i] = editTopic{id: element.TopicID{e.made}, partitions: int32(rapid.IntRange(1, 4).Draw(e.t, "partitions"))}
 	maps.DeleteFunc(e.group, func(tp element.TopicPartition, _ InputFacts) bool { return tp.Topic == e.name(i) })
@@ -102,6 +110,7 @@ func (e *edits) edit() {
 		e.anew(rapid.IntRange(0, len(e.topics)-1).Draw(e.t, "topic"))
 	case "expire": // of what nobody has read for long
 		e.expired = true
+		e.mark()
 		for _, i := range free {
 			if e.readLast(i) {
 				continue

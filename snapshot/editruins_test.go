@@ -22,6 +22,7 @@ type exchangeRuins struct {
 
 func newExchangeRuins(t *rapid.T) *exchangeRuins {
 	x := newExchangeEdits(t)
+	x.marks = true
 	return &exchangeRuins{exchangeEdits: x, ruins: &ruins{edits: x.edits, harm: map[string]harm{}, plan: x.input}}
 }
 

@@ -75,6 +75,17 @@ func (r *Repository) Look(ctx context.Context) ([]RootInfo, error) {
 // is being removed; of a process that was replaced right after its commit and marks it when it wakes up; after a loss of
 // power that took back the removal of the one and not of the other.
 func (r *Repository) CommittedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
+	return r.listAfter(ctx, after, true)
+}
+
+// UnmarkedAfter gives the roots without a marker that are newer than a checkpoint, but for damaged ones. Whether they were committed
+// the group's offsets tell: see ResolveInput.Doubtful.
+func (r *Repository) UnmarkedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
+	infos, err := r.listAfter(ctx, after, false)
+	return slices.DeleteFunc(infos, func(i RootInfo) bool { return i.Root == nil }), err
+}
+
+func (r *Repository) listAfter(ctx context.Context, after element.CheckpointID, marked bool) ([]RootInfo, error) {
 	inv, err := r.inventory(ctx)
 	if err != nil {
 		return nil, err
@@ -82,7 +93,7 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 	var out []RootInfo
 	for _, in := range inv.instances {
 		for _, p := range in.roots {
-			if p.name.ID <= after || !inv.marked[p.String()] {
+			if p.name.ID <= after || inv.marked[p.String()] != marked {
 				continue
 			}
 			info, err := r.describe(ctx, inv, p)
@@ -95,7 +106,7 @@ func (r *Repository) CommittedAfter(ctx context.Context, after element.Checkpoin
 			case errors.As(info.Err, new(*UnreadableError)):
 				return nil, info.Err
 			}
-			info.Committed = true
+			info.Committed = marked
 			out = append(out, info)
 		}
 		for _, p := range in.missingRoots() {

@@ -24,12 +24,8 @@ func (in *ResolveInput) replaced() *RootInfo {
 		if info.Root == nil || !info.Committed || info.Root.ClusterID != in.ClusterID || !info.Root.hasStages() {
 			continue
 		}
-		known := slices.ContainsFunc(in.Tasks, func(t TaskFacts) bool {
-			e := info.Root.entryOf(&t)
-			return e != nil && in.own(&t, info.Root, e)
-		})
 		holds := slices.ContainsFunc(info.Root.Tasks, func(e TaskEntry) bool { return e.hasState() })
-		if known || !holds || info.Ref.Name.ID <= StandsAt(in.Tasks) {
+		if in.reads(info.Root) || !holds || info.Ref.Name.ID <= StandsAt(in.Tasks) {
 			return nil
 		}
 		return info
@@ -47,6 +43,39 @@ func StandsAt(tasks []TaskFacts) (id element.CheckpointID) {
 		}
 	}
 	return id
+}
+
+// Doubtful gives the partitions whose committed offsets tell whether a root was committed that replaced would give then: a process may
+// have been killed between the commit and the marker, and no source of the plan reads what the root has. What their handles name is for
+// Confirm, of Stored and Listing. None: there is no such root.
+func (in *ResolveInput) Doubtful() (out []element.TopicPartition) {
+	if len(in.Stages) == 0 {
+		return nil
+	}
+	at, infos := StandsAt(in.Tasks), slices.Concat(in.Stored, in.Listing)
+	for _, i := range newestFirst(infos) {
+		info := &infos[i]
+		switch {
+		case info.Root == nil || info.Ref.Name.ID <= at || info.Root.ClusterID != in.ClusterID || !info.Root.hasStages() || in.reads(info.Root):
+			continue
+		case info.Committed:
+			return out
+		}
+		for _, p := range info.Root.positions() {
+			if !slices.Contains(out, p.TopicPartition) {
+				out = append(out, p.TopicPartition)
+			}
+		}
+	}
+	return out
+}
+
+// reads reports that something that the plan reads is in a root.
+func (in *ResolveInput) reads(root *Root) bool {
+	return slices.ContainsFunc(in.Tasks, func(t TaskFacts) bool {
+		e := root.entryOf(&t)
+		return e != nil && in.own(&t, root, e)
+	})
 }
 
 // LetsAllGo reports that a start lets all go that the sources were read into which were replaced, and begins with nothing.

@@ -252,3 +252,39 @@ func TestAStartPositionDoesNotStandWhereTheOthersDid(t *testing.T) {
 		require.Equal(t, current.Ref, h.in.DroppedStages(d)[0].Root)
 	}
 }
+
+// A root that nothing is known of is asked after only where it would be what all sources were replaced by others behind.
+func TestRootsOfWhichOnlyTheOffsetsTell(t *testing.T) {
+	a, b, c := reads{topic: "a", at: 210}, reads{topic: "b", at: 7}, reads{topic: "c"}
+	for what, f := range map[string]func(h *pastRoots, info *RootInfo) []RootInfo{
+		"replaced": nil,
+		"one stayed": func(h *pastRoots, info *RootInfo) []RootInfo {
+			h.stands(h.root(20, 2, a), reads{topic: "a", at: 200})
+			return nil
+		},
+		"gone on": func(h *pastRoots, info *RootInfo) []RootInfo {
+			h.stands(h.root(22, 2, reads{topic: "d", at: 1}), reads{topic: "d", at: 1})
+			return nil
+		},
+		"a newer one is known": func(h *pastRoots, info *RootInfo) []RootInfo {
+			return []RootInfo{h.full(h.root(23, 2, reads{topic: "e", at: 1}))}
+		},
+	} {
+		h := newPast(t)
+		info := h.full(h.root(21, 2, a, b))
+		info.Committed, info.Marked = false, false
+		h.fresh(c, true)
+		h.in.Listing = []RootInfo{info}
+		if f != nil {
+			h.in.Listing = append(h.in.Listing, f(h, &info)...)
+			require.Empty(t, h.in.Doubtful(), what)
+			continue
+		}
+		require.Equal(t, []element.TopicPartition{a.position().TopicPartition, b.position().TopicPartition}, h.in.Doubtful())
+		_, err := Resolve(h.in)
+		require.NoError(t, err)
+		Confirm(h.in.Listing, []RootRef{info.Ref})
+		_, err = Resolve(h.in)
+		require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
+	}
+}

@@ -49,6 +49,7 @@ type ResolveInput struct {
 	Stored []RootInfo
 	// Listing is Repository.CommittedAfter(OldestID(Tasks)), or List, to notice committed offsets that went back behind a commit that is known from its
 	// marker. Not set: that is not checked.
+	// With Stages it also has UnmarkedAfter(StandsAt(Tasks)), Confirmed by what Doubtful asks for.
 	Listing []RootInfo
 	// Repeats: at-least-once. The offsets of one checkpoint may be committed in part, because nothing ties the requests for
 	// very many partitions together; so handles may name two checkpoints. See level.
