@@ -158,7 +158,6 @@ func (w *operatorWalk) work(flags ...string) {
 type way struct {
 	args    []string
 	command string
-	app     string // whose it is, if it is another one
 }
 
 func (w *operatorWalk) start(next way) {

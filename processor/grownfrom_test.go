@@ -62,7 +62,7 @@ func TestPartitionsAddedSinceASavepoint(t *testing.T) {
 			err := Run(ctx, countLatest(t, app, parallelism), cfg)
 			cancel()
 			require.Equal(t, 23, ExitCode(err), "%v", err)
-			for _, says := range []string{"had 4 partitions", "now it has 5", "reprocess"} {
+			for _, says := range []string{"had 4 partitions", "now it has 5", "put an exchange before the state"} {
 				require.ErrorContains(t, err, says)
 			}
 		}
