@@ -297,5 +297,5 @@ func TestOperatorWalk(t *testing.T) {
 }
 
 func TestRealOperatorWalk(t *testing.T) {
-	operatorWalks(t, func(t *testing.T) *site { return realSite(t, 2).impatient() }, 25)
+	operatorWalks(t, func(t *testing.T) *site { return realSite(t, 2).impatient() }, 8)
 }
