@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,7 +18,8 @@ func TestABoundedRun(t *testing.T) {
 	testbed.Alongside(t)
 	for _, parallelism := range []int{0, 2} {
 		b := newBed(t)
-		tb := topology.New("bounded")
+		name := fmt.Sprint("bounded-", parallelism)
+		tb := topology.New(name)
 		in := topology.FromTopic(tb, "in", inTopic(), serde.String(), serde.String(), topology.EndAt(topology.EndLatest()))
 		if parallelism > 0 {
 			in = topology.GroupBy(in, "by-key", serde.String(), serde.String(), func(k, _ string) string { return k }, topology.Parallelism(parallelism))
@@ -32,7 +34,7 @@ func TestABoundedRun(t *testing.T) {
 			require.NoError(t, ctx.Err(), "it ended by itself")
 			cancel()
 			require.Len(t, b.counts(), 200*(round+1))
-			require.Zero(t, b.lag("bounded"))
+			require.Zero(t, b.lag(name))
 		}
 		highest := map[string]int64{}
 		for _, c := range b.counts() {
