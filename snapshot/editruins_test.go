@@ -130,7 +130,7 @@ func (r *exchangeRuins) stagesBegin(in *ResolveInput, out map[element.TaskID]Dec
 			switch {
 			case !kept:
 			case (d.Kind == Fresh || d.Kind == StartEmpty) && (r.drop || r.moved): // who operates it has said that it may
-			case d.Kind == Fresh && !r.told(in, &in.Tasks[i]): // the offset is lost, and with it each root that had the task
+			case (d.Kind == Fresh || d.Kind == StartEmpty) && !r.told(in, &in.Tasks[i]): // the offset was lost, and with it each root that had the task
 			case d.Kind == Fresh:
 				require.Zero(x.t, has, "%s begins anew, and is in stage %s of %s, after\n%s", in.Tasks[i].Task, name, from.Name, x.story())
 			case d.Kind == Restore, d.Kind == Recovered:
@@ -146,8 +146,7 @@ func (r *exchangeRuins) stagesBegin(in *ResolveInput, out map[element.TaskID]Dec
 func (r *exchangeRuins) told(in *ResolveInput, t *TaskFacts) bool {
 	seen := r.look(false)
 	return slices.ContainsFunc(r.exchangeEdits.roots, func(info RootInfo) bool {
-		e := info.Root.entryOf(t)
-		return e != nil && in.own(t, info.Root, e) && slices.ContainsFunc(seen, func(s RootInfo) bool { return s.Ref.Path == info.Ref.Path })
+		return in.holds(info.Root, t) && slices.ContainsFunc(seen, func(s RootInfo) bool { return s.Ref.Path == info.Ref.Path })
 	})
 }
 
