@@ -64,7 +64,7 @@ func (in *intake) refuseGrown(src *topology.SourcePlan, first int32) error {
 			"run the topology without these steps until a checkpoint is complete, and with them then; or start under another application name",
 			src.Topic, first, topic.Partitions, src.Name)
 	}
-	return fault.Stopf(fault.StateMismatch, "topic %s had %d partitions when source %s began, now it has %d: keys have moved to other partitions than their state; put an exchange before the state (group-by: key, exchange: local), and read all anew with it under another application name",
+	return fault.Stopf(fault.StateMismatch, "topic %s had %d partitions when source %s began, now it has %d: "+snapshot.KeysMoved,
 		src.Topic, first, src.Name, topic.Partitions)
 }
 

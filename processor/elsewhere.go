@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/millweir/millweir/element"
@@ -32,7 +33,7 @@ func (s *service) refuseElsewhere(ctx context.Context) error {
 // elsewhere decides it. Where topics that are read have positions, those say whether the directory is right.
 func elsewhere(committed map[element.TopicPartition]kafka.Committed, read []string, cluster, store string) error {
 	life := LifeOf(committed)
-	var lost []element.TopicPartition
+	lost := map[element.TopicPartition]string{} // the store ids
 	for tp, c := range committed {
 		if !c.Found {
 			continue
@@ -42,14 +43,13 @@ func elsewhere(committed map[element.TopicPartition]kafka.Committed, read []stri
 		}
 		h, err := snapshot.ParseHandle(c.Metadata)
 		if err == nil && h.Kind == snapshot.HandleCheckpoint && h.Life == life && h.ClusterID == cluster && h.StoreID != store {
-			lost = append(lost, tp)
+			lost[tp] = h.StoreID
 		}
 	}
 	if len(lost) == 0 {
 		return nil
 	}
-	first := slices.MinFunc(lost, element.TopicPartition.Compare)
-	h, _ := snapshot.ParseHandle(committed[first].Metadata) // it could be read above
+	first := slices.SortedFunc(maps.Keys(lost), element.TopicPartition.Compare)[0]
 	return fault.Stopf(fault.HandleMismatch, "no source reads what the group has checkpoints of, %s say, and those are in a directory with store id %s, the configured one has %s: all would begin without state; "+
-		snapshot.OtherStoreCure+"; to begin without that state, add --allow-dropped-state", first, h.StoreID, store)
+		snapshot.OtherStoreCure+"; to begin without that state, add --allow-dropped-state", first, lost[first], store)
 }

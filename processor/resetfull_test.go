@@ -14,14 +14,21 @@ import (
 	"github.com/millweir/millweir/internal/testbed"
 )
 
-// The checkpoints have filled their disk: to delete them needs no room, and is what makes some.
-func TestAResetFreesAFullDisk(t *testing.T) {
-	testbed.Alongside(t)
+// smallDisk is a file system of 4 MiB; the test is skipped where none can be mounted.
+func smallDisk(t *testing.T) string {
+	t.Helper()
 	disk := t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
 		t.Skip("no mount:", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	return disk
+}
+
+// The checkpoints have filled their disk: to delete them needs no room, and is what makes some.
+func TestAResetFreesAFullDisk(t *testing.T) {
+	testbed.Alongside(t)
+	disk := smallDisk(t)
 	b := newBed(t)
 	const app = "filled"
 	cfg := b.config()

@@ -17,11 +17,7 @@ import (
 // A process that was killed has filled the disk of the checkpoints with data without a root: the next one removes it and goes on.
 func TestAStartFreesADiskThatAKilledProcessHasFilled(t *testing.T) {
 	testbed.Alongside(t)
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skip("no mount:", err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	disk := smallDisk(t)
 	b := newBed(t)
 	const app = "killed"
 	cfg := b.config()

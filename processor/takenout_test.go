@@ -15,6 +15,18 @@ import (
 	"github.com/millweir/millweir/topology"
 )
 
+// countTopics counts what topics have by key, behind an exchange.
+func countTopics(t *testing.T, app string, topics []string) *topology.Plan {
+	t.Helper()
+	tb := topology.New(app)
+	in := topology.FromTopics(tb, "in", topics, serde.Bytes(), serde.Bytes())
+	byKey := topology.GroupBy(in, "by-key", serde.Bytes(), serde.Bytes(), func(k, _ []byte) []byte { return k })
+	topology.ToTopic(topology.Count(byKey, "count"), "out", outTopic(), serde.Bytes(), serde.Int64())
+	p, err := tb.Plan()
+	require.NoError(t, err)
+	return p
+}
+
 // One of two topics ahead of an exchange is taken out, and back, and out, and created anew before it is back.
 func TestATopicIsTakenOutAndComesBack(t *testing.T) {
 	testbed.Alongside(t)
@@ -34,15 +46,7 @@ func TestATopicIsTakenOutAndComesBack(t *testing.T) {
 		defer cl.Close()
 		require.NoError(t, cl.ProduceSync(t.Context(), r).FirstErr())
 	}
-	plan := func(topics ...string) *topology.Plan {
-		tb := topology.New("takenout")
-		in := topology.FromTopics(tb, "in", topics, serde.Bytes(), serde.Bytes())
-		byKey := topology.GroupBy(in, "by-key", serde.Bytes(), serde.Bytes(), func(k, _ []byte) []byte { return k })
-		topology.ToTopic(topology.Count(byKey, "count"), "out", outTopic(), serde.Bytes(), serde.Int64())
-		p, err := tb.Plan()
-		require.NoError(t, err)
-		return p
-	}
+	plan := func(topics ...string) *topology.Plan { return countTopics(t, "takenout", topics) }
 	var want []int
 	counts := func(cfg Config, to int, topics ...string) {
 		for n := len(want) + 1; n <= to; n++ {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/millweir/millweir/internal/fault"
 	"github.com/millweir/millweir/internal/testbed"
-	"github.com/millweir/millweir/serde"
 	"github.com/millweir/millweir/topology"
 )
 
@@ -31,15 +30,7 @@ func TestATopicComesBackBesideTheOneThatReplacedIt(t *testing.T) {
 		r := &kgo.Record{Topic: topic, Key: []byte("k"), Value: binary.BigEndian.AppendUint64(nil, 1)}
 		require.NoError(t, b.cl.ProduceSync(t.Context(), r).FirstErr())
 	}
-	plan := func(topics ...string) *topology.Plan {
-		tb := topology.New("takenoutall")
-		in := topology.FromTopics(tb, "in", topics, serde.Bytes(), serde.Bytes())
-		byKey := topology.GroupBy(in, "by-key", serde.Bytes(), serde.Bytes(), func(k, _ []byte) []byte { return k })
-		topology.ToTopic(topology.Count(byKey, "count"), "out", outTopic(), serde.Bytes(), serde.Int64())
-		p, err := tb.Plan()
-		require.NoError(t, err)
-		return p
-	}
+	plan := func(topics ...string) *topology.Plan { return countTopics(t, "takenoutall", topics) }
 	var want []int
 	counts := func(dropped bool, to int, topics ...string) {
 		t.Helper()

@@ -66,14 +66,8 @@ func stageHasState(name string) bool { return strings.Contains(name, "k-") }
 
 func newExchangeEdits(t *rapid.T) *exchangeEdits {
 	x := &exchangeEdits{
-		edits:  &edits{t: t, topics: make([]editTopic, 3), sources: map[string]int{"a": 0}, group: map[element.TopicPartition]InputFacts{}},
+		edits:  newEdits(t),
 		stages: map[string]StageFacts{}, held: map[RootRef]stageContents{}, offsets: map[editInput]int64{}, own: map[editOwner]RootRef{}, begun: map[editInput]bool{}, twice: map[editInput]bool{},
-	}
-	for i := range x.topics {
-		x.anew(i)
-	}
-	if rapid.Bool().Draw(t, "two") {
-		x.sources["ck"] = 1
 	}
 	x.plan(rapid.SampledFrom(editStages).Draw(t, "stage"))
 	x.log = []string{fmt.Sprint(x.sources, x.topics, x.stages)}

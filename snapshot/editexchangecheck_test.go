@@ -31,8 +31,7 @@ func (x *exchangeEdits) check(in *ResolveInput, out map[element.TaskID]Decision,
 			require.False(x.t, f.Found, "%s has an offset and begins anew, after\n%s", t.Task, x.story())
 			if !in.DropStates {
 				for _, info := range x.roots {
-					e := info.Root.entryOf(t)
-					require.False(x.t, e != nil && in.own(t, info.Root, e), "%s is in checkpoint %s and begins anew, after\n%s", t.Task, info.Ref.Name, x.story())
+					require.False(x.t, in.holds(info.Root, t), "%s is in checkpoint %s and begins anew, after\n%s", t.Task, info.Ref.Name, x.story())
 				}
 			}
 		} else if f.Found {

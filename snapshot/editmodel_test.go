@@ -35,6 +35,19 @@ type editTopic struct {
 	grown      bool // since it was read: no source with state begins to read it before another one has
 }
 
+// newEdits has three topics, of which one is read, or two.
+func newEdits(t *rapid.T) *edits {
+	e := &edits{t: t, topics: make([]editTopic, 3), sources: map[string]int{"a": 0}, group: map[element.TopicPartition]InputFacts{}}
+	for i := range e.topics {
+		e.anew(i)
+	}
+	if rapid.Bool().Draw(t, "two") {
+		e.sources["ck"] = 1
+	}
+	e.log = []string{fmt.Sprint(e.sources, e.topics)}
+	return e
+}
+
 func (e *edits) name(i int) string { return fmt.Sprintf("t%d", i) }
 
 func (e *edits) say(format string, args ...any) { e.log = append(e.log, fmt.Sprintf(format, args...)) }
@@ -270,14 +283,7 @@ func (e *edits) named(ref RootRef) bool {
 func TestEveryChangeOfSourcesHasAWayOn(t *testing.T) {
 	for range 10 {
 		rapid.Check(t, func(t *rapid.T) {
-			e := &edits{t: t, topics: make([]editTopic, 3), sources: map[string]int{"a": 0}, group: map[element.TopicPartition]InputFacts{}}
-			for i := range e.topics {
-				e.anew(i)
-			}
-			if rapid.Bool().Draw(t, "two") {
-				e.sources["ck"] = 1
-			}
-			e.log = []string{fmt.Sprint(e.sources, e.topics)}
+			e := newEdits(t)
 			e.start()
 			for range rapid.IntRange(1, 6).Draw(t, "starts") {
 				for range rapid.IntRange(1, 3).Draw(t, "edits") {

@@ -39,6 +39,9 @@ func StateBinds(infos []RootInfo, cluster string, now InputFacts) bool {
 	return false
 }
 
+// KeysMoved is why state that is bound to the number of partitions does not go on, and what can be done.
+const KeysMoved = "keys have moved to other partitions than their state; put an exchange before the state (group-by: key, exchange: local), and read all anew with it under another application name"
+
 // unboundIn gives the topics that tasks with state of their own read and that no keyed state in committed checkpoints binds.
 func (in *ResolveInput) unboundIn(infos []RootInfo) map[string]bool {
 	out := map[string]bool{}

@@ -110,7 +110,7 @@ func (r *Repository) listAfter(ctx context.Context, after element.CheckpointID, 
 			out = append(out, info)
 		}
 		for _, p := range in.missingRoots() {
-			if p.name.ID > after && r.markerStands(ctx, p) {
+			if marked && p.name.ID > after && r.markerStands(ctx, p) {
 				err := corrupt(p.name.String(), p.String(), "root", fs.ErrNotExist)
 				out = append(out, RootInfo{Ref: RootRef{Name: p.name, Path: p.String()}, Instance: r.instanceOf(in.dir), Marked: true, Committed: true, Err: err, alone: true})
 			}

@@ -293,7 +293,7 @@ func (c *recovery) fits(t *TaskFacts, info *RootInfo, entry *TaskEntry) *Refusal
 		case f.TopicID != p.TopicID:
 			return refuse(ReasonTopicRecreated, p.TopicPartition, "task %s: checkpoint %s (%s) stands in topic id %s of %s, the topic now has %s: it was deleted and created again", t.Task, info.Ref.Name, info.Ref.Path, p.TopicID, p.Topic, f.TopicID)
 		case f.Partitions != p.PartitionCount && len(c.in.States[t.Task.Source]) > 0 && !c.in.Unbound[p.Topic]:
-			return refuse(ReasonPartitionCount, p.TopicPartition, "task %s: checkpoint %s (%s) was taken when topic %s had %d partitions, now it has %d: keys have moved to other partitions than their state; put an exchange before the state (group-by: key, exchange: local), and read all anew with it under another application name",
+			return refuse(ReasonPartitionCount, p.TopicPartition, "task %s: checkpoint %s (%s) was taken when topic %s had %d partitions, now it has %d: "+KeysMoved,
 				t.Task, info.Ref.Name, info.Ref.Path, p.Topic, p.PartitionCount, f.Partitions)
 		}
 	}
@@ -332,11 +332,10 @@ func (r *RepeatRange) reach(in *ResolveInput, info *RootInfo, t *TaskFacts) {
 		r.Open = true
 		return
 	}
-	entry := info.Root.entryOf(t)
-	if entry == nil || !in.own(t, info.Root, entry) {
+	if !in.holds(info.Root, t) {
 		return
 	}
-	for _, p := range entry.Positions {
+	for _, p := range info.Root.entryOf(t).Positions {
 		switch {
 		case p.TopicPartition != r.From.TopicPartition:
 		case info.Committed:

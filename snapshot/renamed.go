@@ -155,11 +155,7 @@ const beginsAnew = "begin it where its source starts with --allow-dropped-state"
 // or another root is of what the task reads.
 func (in *ResolveInput) recreated(t *TaskFacts, info *RootInfo) *element.Position {
 	if info.Root == nil || info.Root.ClusterID != in.ClusterID || slices.ContainsFunc(in.Stored, func(i RootInfo) bool {
-		if i.Root == nil {
-			return false
-		}
-		e := i.Root.entryOf(t)
-		return e != nil && in.own(t, i.Root, e)
+		return i.Root != nil && in.holds(i.Root, t)
 	}) {
 		return nil
 	}

@@ -72,10 +72,7 @@ func (in *ResolveInput) Doubtful() (out []element.TopicPartition) {
 
 // reads reports that something that the plan reads is in a root.
 func (in *ResolveInput) reads(root *Root) bool {
-	return slices.ContainsFunc(in.Tasks, func(t TaskFacts) bool {
-		e := root.entryOf(&t)
-		return e != nil && in.own(&t, root, e)
-	})
+	return slices.ContainsFunc(in.Tasks, func(t TaskFacts) bool { return in.holds(root, &t) })
 }
 
 // LetsAllGo reports that a start lets all go that the sources were read into which were replaced, and begins with nothing.
@@ -124,9 +121,9 @@ func (c *recovery) apart(t *TaskFacts) *Refusal {
 		held := false
 		for j := range c.in.Tasks {
 			o := &c.in.Tasks[j]
-			switch e := info.Root.entryOf(o); {
+			switch {
 			case c.refused[o.Task] == "":
-			case e != nil && c.in.own(o, info.Root, e):
+			case c.in.holds(info.Root, o):
 				held = true
 			case !c.known(o) && c.in.added(o, info.Root.positions()): // begins at its beginning
 			case !c.known(o) && o.addedTo(info.Root.positions()):

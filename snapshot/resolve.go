@@ -342,8 +342,7 @@ func (in *ResolveInput) namedAfter(t *TaskFacts, h Handle) (newest []*RootInfo) 
 // what has a newer one.
 func (i *RootInfo) mayHold(in *ResolveInput, t *TaskFacts, h Handle) bool {
 	if i.Root != nil {
-		e := i.Root.entryOf(t)
-		return e != nil && in.own(t, i.Root, e)
+		return in.holds(i.Root, t)
 	}
 	if ref, root := in.current(); root != nil && ref == h.Root && len(in.Stages) > 0 {
 		return true
@@ -385,7 +384,7 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 	case h.Offset != f.Offset:
 		return no(ReasonOffsetMoved, "does not match its checkpoint, which stands at %d: another tool moved it; set it back to %d or reset the application", h.Offset, h.Offset)
 	case h.PartitionCount != f.Partitions && len(in.States[t.Task.Source]) > 0 && !in.Unbound[f.Topic]:
-		return no(ReasonPartitionCount, "was taken when topic %s had %d partitions, now it has %d: keys have moved to other partitions than their state; put an exchange before the state (group-by: key, exchange: local), and read all anew with it under another application name",
+		return no(ReasonPartitionCount, "was taken when topic %s had %d partitions, now it has %d: "+KeysMoved,
 			f.Topic, h.PartitionCount, f.Partitions)
 	case h.Kind == HandleCheckpoint && !strings.HasPrefix(h.Root.Path, in.Application+"/"):
 		return no(ReasonOtherGroup, "names checkpoint %s of another application (%s): the offsets were copied; delete them to start anew", h.Root.Name, h.Root.Path)
