@@ -46,8 +46,8 @@ func (a *attempt) due() []snapshot.TaskEntry {
 			continue // its last merge waits for the next root
 		}
 		c := a.tasks[id].committed
-		if bad := a.merge.bad[id]; bad != nil && bad.damage && len(c.Runs) < bad.again {
-			continue // the next checkpoint makes a new chain
+		if bad := a.merge.bad[id]; bad != nil && bad.damage {
+			continue // a checkpoint makes a new chain: one that is in flight, or a later one
 		}
 		if len(c.Runs) > a.r.cfg.MaxChain {
 			due = append(due, c)

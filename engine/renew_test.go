@@ -126,12 +126,16 @@ func TestADamagedRunIsReplacedByTheWholeState(t *testing.T) {
 				var bad string
 				var damaged []string
 				w.produceUntil(func() bool {
-					if _, err := os.Stat(filepath.Join(w.dir, bad)); bad == "" || err != nil { // or a merge had read it just before
+					_, err := os.Stat(filepath.Join(w.dir, bad))
+					if len(r.of(&r.renewed)) > 0 { // asked behind Stat: a file goes after its chain was renewed
+						return true
+					}
+					if bad == "" || err != nil { // or a merge had read it just before
 						bad = file()
 						damaged = append(damaged, bad)
 						damage(t, filepath.Join(w.dir, bad))
 					}
-					return len(r.of(&r.renewed)) > 0
+					return false
 				})
 				until := w.done() + 300
 				w.produceUntil(func() bool { return w.done() > until })
@@ -328,6 +332,34 @@ func TestALongChainIsMergedAtTheStart(t *testing.T) {
 	require.NoError(t, stop())
 	require.EqualValues(t, 2, runs, "what was merged, and the checkpoint of the stop")
 	w.exact()
+}
+
+// Checkpoints are committed between the merge that finds damage and the checkpoint that renews the chain: those that were in
+// flight, or all, where a renewal failed. No merge of them reads the file again.
+func TestADamagedChainIsNotMergedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		bad  *unmerged
+		want int
+	}{
+		"no failure":                 {want: 1},
+		"another failure":            {bad: &unmerged{}, want: 1},
+		"damage":                     {bad: &unmerged{damage: true}},
+		"damage, renewed in vain":    {bad: &unmerged{damage: true, again: 6}},
+		"damage, to be renewed soon": {bad: &unmerged{damage: true, again: 5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var id element.TaskID
+			a := &attempt{
+				r:     &Runner{cfg: Config{MaxChain: 4}},
+				order: []element.TaskID{id},
+				tasks: map[element.TaskID]*owned{id: {committed: snapshot.TaskEntry{Runs: make([]snapshot.RunRef, 5)}}},
+			}
+			if c.bad != nil {
+				a.merge.bad = map[element.TaskID]*unmerged{id: c.bad}
+			}
+			require.Len(t, a.due(), c.want)
+		})
+	}
 }
 
 func TestWhenTheWholeStateIsWritten(t *testing.T) {
