@@ -30,6 +30,7 @@ type exchangeSettings struct {
 	Parallelism  int           // of the step that counts
 	Slow         time.Duration // that a record takes in that step
 	OneShard     bool          // only on its subtask 0
+	Late         time.Duration // that a record of the first key takes ahead of the exchange: the barriers of its partition come late
 	Unaligned    bool
 	Timeout      time.Duration // aligned-timeout
 	Concurrent   int
@@ -186,11 +187,24 @@ func (x exchangeSettings) linger() func(k []byte, v int64) int64 {
 	}
 }
 
+// late makes the records of one partition take their time, and only those that have its first key.
+func (x exchangeSettings) late(s topology.Stream[[]byte, int64]) topology.Stream[[]byte, int64] {
+	if x.Late == 0 {
+		return s
+	}
+	return topology.Map(s, "late", func(k []byte, v int64) int64 {
+		if string(k) == "till-0" {
+			time.Sleep(x.Late)
+		}
+		return v
+	})
+}
+
 // countByGroup has one exchange.
 func countByGroup(b *topology.Builder, in, out string) { countByGroupWith(b, in, out, exchangeJob()) }
 
 func countByGroupWith(b *topology.Builder, in, out string, x exchangeSettings) {
-	countGroups(topology.FromTopic(b, "in", in, serde.Bytes(), serde.Int64()), x, out)
+	countGroups(x.late(topology.FromTopic(b, "in", in, serde.Bytes(), serde.Int64())), x, out)
 }
 
 // countOfTwo has two inputs that meet before the exchange.
@@ -211,5 +225,5 @@ func countOverHops(b *topology.Builder, in, out string) {
 	first := topology.FromTopic(b, "in", in, serde.Bytes(), serde.Int64())
 	spread := topology.Rebalance(first, "spread", serde.Bytes(), serde.Int64(), topology.Parallelism(x.Spread))
 	second := topology.FromTopic(b, "in2", x.In2, serde.Bytes(), serde.Int64())
-	countGroups(topology.Merge("both", spread, second), x, out)
+	countGroups(topology.Merge("both", spread, x.late(second)), x, out)
 }
