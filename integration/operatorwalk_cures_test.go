@@ -166,8 +166,8 @@ func (w *operatorWalk) runAsSaid(text string) way {
 		w.book.begin()
 		text = strings.ReplaceAll(text, "NAME", w.now.app)
 	}
-	if strings.Contains(text, "--from …") {
-		text = strings.ReplaceAll(text, "--from …", "--from "+pick(w.rnd, append(slices.Clone(w.saves), "/none")))
+	if strings.Contains(text, "--from …") { // as given
+		text = strings.ReplaceAll(text, "--from …", "--from "+w.from)
 		w.book.allow(anyhow, "a savepoint")
 	}
 	if strings.Contains(text, "--recover-from-store") {

@@ -221,7 +221,8 @@ func (w *operatorWalk) fromSavepoint() {
 	if len(w.saves) == 0 {
 		return
 	}
-	flags := []string{"--from", pick(w.rnd, w.saves)}
+	w.from = pick(w.rnd, w.saves)
+	flags := []string{"--from", w.from}
 	if w.oneIn(2) {
 		flags = append(flags, "--accept-duplicates")
 	}

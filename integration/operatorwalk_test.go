@@ -35,6 +35,7 @@ type operatorWalk struct {
 	producer *kgo.Client
 	undo     []undoing
 	saves    []string // savepoints
+	from     string   // that of the last start from one
 	bad      []string // damaged files that are still there
 	backup   string   // of the data directory
 	turned   int      // the check at which topics, offsets or topology were changed last
