@@ -32,21 +32,29 @@ import (
 // attempt that it failed.
 
 // cleanFailed removes what failed checkpoints have left, now that the group's word is known. Without transactions a commit
-// that is on its way may still arrive: what failed without a refusal is left to Clean, after the next one that succeeds, and what
-// an earlier process has left, where nothing is committed for a while, to CleanIdle after its grace. While a person has the state
-// recovered from the store nothing goes before a commit.
+// that is on its way may still arrive: only data without a root goes. What failed without a refusal is left to Clean, after the
+// next one that succeeds, and what an earlier process has left, where nothing is committed for a while, to CleanIdle after its grace.
+// While a person has the state recovered from the store nothing goes before a commit.
 func (a *attempt) cleanFailed(in *intake) {
 	left := a.r.unsure
 	a.r.unsure = nil
-	if cfg := &a.r.cfg; cfg.AtLeastOnce || cfg.NoSnapshots || cfg.RecoverFromStore {
+	cfg, files := &a.r.cfg, a.r.ports.Checkpoints
+	if cfg.NoSnapshots || cfg.RecoverFromStore {
 		return
 	}
-	for _, u := range left {
-		if u.failed(in) {
-			a.dispose(u.root.Name, u.cut)
+	var report snapshot.CleanReport
+	var err error
+	if cfg.AtLeastOnce {
+		report, err = files.CleanUnrooted(a.ctx, in.facts, a.r.ports.GroupRoots)
+	} else {
+		for _, u := range left {
+			if u.failed(in) {
+				a.dispose(u.root.Name, u.cut)
+			}
 		}
+		report, err = files.CleanFailed(a.ctx, in.facts, a.r.ports.GroupRoots, in.origin...)
 	}
-	if report, err := a.r.ports.Checkpoints.CleanFailed(a.ctx, in.facts, a.r.ports.GroupRoots, in.origin...); a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
+	if a.ctx.Err() == nil && (report.Deleted > 0 || err != nil) {
 		a.r.lis.cleaned(report, err)
 	}
 }

@@ -152,6 +152,8 @@ type Checkpoints interface {
 	// CleanFailed removes what failed checkpoints have left, at the start of an attempt; facts are of all its tasks,
 	// those without a committed offset start from origin.
 	CleanFailed(ctx context.Context, facts []snapshot.TaskFacts, group snapshot.GroupRoots, origin ...snapshot.SavepointRef) (snapshot.CleanReport, error)
+	// CleanUnrooted does so without transactions, where a commit of what failed may still arrive.
+	CleanUnrooted(ctx context.Context, facts []snapshot.TaskFacts, group snapshot.GroupRoots) (snapshot.CleanReport, error)
 	// Discard removes what was written for a checkpoint whose commit was never begun.
 	Discard(ctx context.Context, name element.CheckpointName) (snapshot.CleanReport, error)
 	StoreID() string

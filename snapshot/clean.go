@@ -78,13 +78,13 @@ type cleaner struct {
 	newest   element.CheckpointID // that this process committed
 	report   CleanReport
 
-	// started: CleanFailed. handles has the id that the committed handle of each task names, here that of the newest committed
+	// started: CleanFailed or, where unrooted says so, CleanUnrooted. handles has the id that the committed handle of each task names, here that of the newest committed
 	// root of this directory.
-	started bool
-	handles map[lineage]element.CheckpointID
-	absent  map[string]bool // inputs of the tasks without a committed offset
-	origin  []SavepointRef  // that these start from
-	here    map[lineage]element.CheckpointID
+	started, unrooted bool
+	handles           map[lineage]element.CheckpointID
+	absent            map[string]bool // inputs of the tasks without a committed offset
+	origin            []SavepointRef  // that these start from
+	here              map[lineage]element.CheckpointID
 }
 
 type cleanRoot struct {
@@ -179,7 +179,7 @@ func (c *cleaner) judgeOwn() {
 			case retained:
 				c.report.Retained = append(c.report.Retained, p.name)
 				c.need(path)
-			case c.started && !c.dead(p):
+			case c.unrooted, c.started && !c.dead(p):
 				c.need(path)
 			case c.failed(path):
 			case c.started && !c.outlived(path):

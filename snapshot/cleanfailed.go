@@ -13,7 +13,7 @@ import (
 // CleanFailed is Clean at the start of an attempt. Clean needs a commit, and on a volume that what failed has filled there
 // never is one. facts are what a stable read gave for the tasks of the attempt, made after all transactional ids of this
 // instance were made its own and nothing of an earlier attempt runs any more. With transactions only: without, a commit of
-// an earlier attempt may be on its way still.
+// an earlier attempt may be on its way still: see CleanUnrooted.
 //
 // Beyond what Clean removes go the roots that failed, and the data that lies there without a root. What is superseded goes
 // when it is so by a root that is here (outlived). Only two kinds of files are judged at all: those that this process has
@@ -52,11 +52,24 @@ import (
 //
 // A data file that has a marker but no root stays: that root is lost, and it is not for this call to bury the rest.
 func (r *Repository) CleanFailed(ctx context.Context, facts []TaskFacts, group GroupRoots, origin ...SavepointRef) (CleanReport, error) {
+	return r.cleanFailed(ctx, facts, group, false, origin)
+}
+
+// CleanUnrooted is CleanFailed without transactions: facts are what was read after this instance had joined the group. All roots
+// that are there stay, for the commit of one may be on its way, and everything that they name. Data without a root goes: whoever
+// sends a commit has written the root before, so none of those that are on the way names this data. One that is still to be sent, by a
+// predecessor that wakes up and writes the root now, is refused: its member is not in the group any more. And
+// what was committed, superseded and removed shares its data only with roots that are here.
+func (r *Repository) CleanUnrooted(ctx context.Context, facts []TaskFacts, group GroupRoots) (CleanReport, error) {
+	return r.cleanFailed(ctx, facts, group, true, nil)
+}
+
+func (r *Repository) cleanFailed(ctx context.Context, facts []TaskFacts, group GroupRoots, unrooted bool, origin []SavepointRef) (CleanReport, error) {
 	c, err := r.newCleaner(ctx)
 	if err != nil {
 		return CleanReport{}, err
 	}
-	c.own, c.group, c.started, c.handles = r.dir, group, true, map[lineage]element.CheckpointID{}
+	c.own, c.group, c.started, c.unrooted, c.handles = r.dir, group, true, unrooted, map[lineage]element.CheckpointID{}
 	c.origin, c.absent = origin, map[string]bool{}
 	if err = c.loadAll(c.noteHandles(facts)); err != nil {
 		return CleanReport{}, fmt.Errorf("nothing is deleted: %w", err)

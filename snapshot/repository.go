@@ -184,11 +184,11 @@ func (r *Repository) open(ctx context.Context, readOnly bool, probe func() error
 }
 
 // roomLater lets a start go on in a directory that is full, also without the files of interrupted writes, where this instance
-// has files of checkpoints in it: only the first attempt knows which of them nobody needs (CleanFailed), and to remove
-// them takes no room. A directory that others have filled is refused, for no attempt makes room there, and neither does one
-// where records may repeat. An announcement that is missing is not put off either: it is what starts of another cluster are refused by.
+// has files of checkpoints in it: only the first attempt knows which of them nobody needs (CleanFailed, CleanUnrooted), and to remove
+// them takes no room. Where that makes none, the attempts fail until somebody else does, as those of a service that was running
+// when the directory became full. One that has nothing there is refused. An announcement that is missing is not put off either: it is what starts of another cluster are refused by.
 func (r *Repository) roomLater(full error) error {
-	if len(r.found) == 0 || r.repeats || !isFull(full) {
+	if len(r.found) == 0 || !isFull(full) {
 		return full
 	}
 	r.log.Warn("the checkpoint directory is full; the first attempt removes what nobody needs of this instance's files", "dir", r.dir, "files", len(r.found), "error", full)

@@ -3,18 +3,22 @@ package sim
 import (
 	"context"
 	"slices"
+
+	"github.com/millweir/millweir/snapshot"
 )
 
 // cleanFailed removes what failed checkpoints have left, when the group's word is known.
 func (a *attempt) cleanFailed(offsets []committed, then func(error)) {
 	p := a.p
-	if p.w.plain { // a commit that is on its way may still arrive
-		then(nil)
-		return
-	}
 	facts := factsOf(offsets, a.first.parts)
 	call := func(f *fiber) error {
-		rep, err := p.repo.CleanFailed(context.Background(), facts, p.w.groupRoots(f), a.first.origin...)
+		var rep snapshot.CleanReport
+		var err error
+		if p.w.plain { // a commit that is on its way may still arrive
+			rep, err = p.repo.CleanUnrooted(context.Background(), facts, p.w.groupRoots(f))
+		} else {
+			rep, err = p.repo.CleanFailed(context.Background(), facts, p.w.groupRoots(f), a.first.origin...)
+		}
 		if rep.Deleted > 0 {
 			p.w.counts.FailedCleaned++
 			if a.number == 1 {
