@@ -71,7 +71,22 @@ type GoneInput struct {
 //
 // Grace is for none of these. It is for what the argument leaves to others: that a broker really ends transactions, and
 // that what was written just before an instance went is there for somebody who wants to look.
+//
+// What starts of whatever application have left at the top of the directory goes first, after Grace.
 func (r *Repository) CleanGone(ctx context.Context, in GoneInput) (CleanReport, error) {
+	top, swept := 0, error(nil)
+	if st, ok := r.st.(Directories); ok {
+		top, swept = st.SweepTop(ctx, in.Now.Add(-in.Grace))
+	}
+	rep, err := r.cleanGone(ctx, in)
+	rep.Deleted += top
+	if err == nil {
+		err = swept
+	}
+	return rep, err
+}
+
+func (r *Repository) cleanGone(ctx context.Context, in GoneInput) (CleanReport, error) {
 	g, err := r.newGoneCleaner(ctx, in)
 	if err != nil {
 		return CleanReport{}, err

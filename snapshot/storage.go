@@ -71,6 +71,10 @@ type Directories interface {
 	// Retire removes what interrupted Puts of any process left directly below a prefix before a moment, and then the
 	// directory, if nothing is in it. It reports whether the directory is gone. A Put that finds it gone makes it again.
 	Retire(ctx context.Context, prefix string, before time.Time) (bool, error)
+	// SweepTop removes what interrupted Puts, and looks whether the directory can be written, of any process left beside the
+	// directories before a moment, and gives the number of objects. Who wrote one and lives is told by nothing but its age: it
+	// takes moments. A process that was stopped meanwhile for as long finds it gone, and loses nothing by that.
+	SweepTop(ctx context.Context, before time.Time) (int, error)
 }
 
 // Object is an open object.

@@ -94,6 +94,10 @@ func ensureStoreID(ctx context.Context, st Storage) (string, error) {
 		return err
 	})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
+		// A process that has slept for so long that its file was swept finds what another one has made meanwhile.
+		if id, rerr := ReadStoreID(ctx, st); rerr == nil && errors.Is(err, fs.ErrNotExist) {
+			return id, nil
+		}
 		return "", err
 	}
 	return awaitStoreID(ctx, st, ReadStoreID)

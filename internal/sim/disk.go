@@ -284,6 +284,9 @@ func (v *view) Retire(_ context.Context, prefix string, _ time.Time) (bool, erro
 	return !slices.ContainsFunc(v.d.names(), func(name string) bool { return strings.HasPrefix(name, prefix) }), nil
 }
 
+// SweepTop has nothing to do.
+func (v *view) SweepTop(context.Context, time.Time) (int, error) { return 0, nil }
+
 // Sweep has nothing to do: files without a name are not visible here, and a crash takes them.
 func (v *view) Sweep(context.Context, string) (int, error) { return 0, nil }
 
