@@ -100,7 +100,7 @@ var cures = []cure{
 		w.write()
 		return way{}
 	}},
-	{"leave --from out", regexp.MustCompile(`leave --from out|start without --from`), false, func(w *operatorWalk, _ string) way { return way{} }},
+	{"leave --from out", regexp.MustCompile(`leave --from out|start without --from|this one without --from`), false, func(w *operatorWalk, _ string) way { return way{} }},
 }
 
 var commands = regexp.MustCompile("`(processor [^`]+)`")

@@ -78,7 +78,7 @@ func (x *exchangeEdits) startFrom(s *Savepoint, fork bool) {
 		return
 	}
 	last := strings.Join(told, "\n")
-	for _, way := range []string{"it is of another one", "start without --from", "recover from the store explicitly"} {
+	for _, way := range []string{"or this one without --from", "start without --from", "recover from the store explicitly"} {
 		if strings.Contains(last, way) {
 			return
 		}

@@ -179,3 +179,19 @@ func TestTheLeftoversOfARenamedSourceGo(t *testing.T) {
 	require.NotContains(t, names, inB.Path)
 	require.Contains(t, names, g.prev.Path)
 }
+
+// TestASavepointOfAnotherTopologyNamesWhatItIsOf: whoever takes the wrong one sees which one it is, and what leads on.
+func TestASavepointOfAnotherTopologyNamesWhatItIsOf(t *testing.T) {
+	task := func(source, topic string, partition int32) TaskEntry {
+		return TaskEntry{Task: element.TaskID{Source: source, Partition: partition}, Positions: []element.Position{{TopicPartition: element.TopicPartition{Topic: topic, Partition: partition}, Offset: 1}}}
+	}
+	stage := TaskEntry{Task: element.TaskID{Source: "totals-by"}, Parallelism: 1, MaxParallelism: 128}
+	savepoint := &Savepoint{Ref: SavepointRef{ID: "s", Path: "/s"}, Root: &Root{Application: "other",
+		Tasks: []TaskEntry{task("orders", "sold", 0), task("orders", "sold", 1), task("returns", "back", 0), stage}}}
+	in := world(t)
+	asSource(in, "sales", nil)
+	_, err := ResolveFrom(*in, StartInput{From: []*Savepoint{savepoint}, Sources: map[string]string{"sales": "orders"}})
+	require.Equal(t, fault.StateMismatch, fault.CodeOf(err))
+	require.ErrorContains(t, err, "savepoint /s holds none of the sources of this topology (sales), and nothing of what they read: "+
+		"it is of another one, which reads source orders from sold, source returns from back; start that one from it, or this one without --from")
+}

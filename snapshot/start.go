@@ -124,7 +124,8 @@ func (r *starting) plausible() error {
 			}
 		}
 	}
-	return fault.Stopf(fault.StateMismatch, "savepoint %s holds none of the sources of this topology (%s), and nothing of what they read: it is of another one", r.origin[0].Path, strings.Join(slices.Sorted(maps.Keys(r.want.Sources)), ", "))
+	return fault.Stopf(fault.StateMismatch, "savepoint %s holds none of the sources of this topology (%s), and nothing of what they read: it is of another one, which reads %s; start that one from it, or this one without --from",
+		r.origin[0].Path, strings.Join(slices.Sorted(maps.Keys(r.want.Sources)), ", "), r.read())
 }
 
 // holder finds the directory that holds a task. When there are several, ResolveSavepoints refuses them.
@@ -146,16 +147,27 @@ func (r *starting) replaced() error {
 	if !r.in.DropStates || len(r.out.Known) > 0 || slices.ContainsFunc(r.in.Tasks, func(t TaskFacts) bool { return r.holds(&t) }) {
 		return nil
 	}
+	return fault.Stopf(fault.StateMismatch, "savepoint %s has nothing of what the topology reads now; give the topology one of its sources back with its topic (%s), beside the others, until a checkpoint is complete, or start without --from",
+		r.origin[0].Path, r.read())
+}
+
+// read lists, for an error, the sources that a savepoint has read, each with its topic.
+func (r *starting) read() string {
 	var sources []string
 	for _, s := range r.want.From {
 		for i := range s.Root.Tasks {
-			if e := &s.Root.Tasks[i]; e.Parallelism == 0 && !slices.Contains(sources, e.Task.Source) {
-				sources = append(sources, e.Task.Source)
+			e := &s.Root.Tasks[i]
+			if e.Parallelism != 0 {
+				continue
+			}
+			for _, p := range e.Positions {
+				if one := fmt.Sprintf("source %s from %s", e.Task.Source, p.Topic); !slices.Contains(sources, one) {
+					sources = append(sources, one)
+				}
 			}
 		}
 	}
-	return fault.Stopf(fault.StateMismatch, "savepoint %s has nothing of what the topology reads now; give the topology one of its sources back with its topic (%s), beside the others, until a checkpoint is complete, or start without --from",
-		r.origin[0].Path, strings.Join(sources, ", "))
+	return strings.Join(sources, ", ")
 }
 
 // judge sorts one task.
