@@ -118,19 +118,23 @@ func (e *exchangeSite) ahead(repo *snapshot.Repository, ref snapshot.RootRef) (n
 // committedAhead is ahead of the checkpoint that is committed, 0 when there is a newer one by now.
 func (e *exchangeSite) committedAhead() int64 {
 	all, _ := e.offsets()
+	metadata := ""
 	for _, o := range all {
-		h, err := snapshot.ParseHandle(o.Metadata)
-		require.NoError(e.t, err)
-		if h.Kind != snapshot.HandleCheckpoint {
-			return 0
-		}
-		n, err := e.ahead(e.repository(), h.Root)
-		if err != nil {
-			return 0 // it was cleaned away
-		}
-		return n
+		metadata = o.Metadata // all name the same checkpoint, or start positions
 	}
-	return 0
+	if metadata == "" {
+		return 0 // nothing is committed yet
+	}
+	h, err := snapshot.ParseHandle(metadata)
+	require.NoError(e.t, err)
+	if h.Kind != snapshot.HandleCheckpoint {
+		return 0
+	}
+	n, err := e.ahead(e.repository(), h.Root)
+	if err != nil {
+		return 0 // it was cleaned away
+	}
+	return n
 }
 
 var restoredLine = regexp.MustCompile(`msg="state restored" application=\S+ task=by-group-\d+ checkpoint=(\S+)`)
