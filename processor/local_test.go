@@ -344,13 +344,14 @@ func TestKeeperBuildsAnewWhenFilesAreGone(t *testing.T) {
 func TestKeeperTakesChangesWhileItBuilds(t *testing.T) {
 	testbed.Alongside(t)
 	l := newLine(t)
-	l.pace.high = 64 << 10 // it waits for the writer again and again
-	l.checkpoint(changes{task0: many(20_000, "old"), task1: {put(0, "b", "1")}})
+	const n = 3000
+	l.pace.high = 6 << 10 // it waits for the writer again and again
+	l.checkpoint(changes{task0: many(n, "old"), task1: {put(0, "b", "1")}})
 	l.start()
 	l.announce()
-	require.Eventually(t, func() bool { return len(l.local.Tasks()) > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(l.local.Tasks()) > 0 }, time.Minute, time.Millisecond)
 	for i := range 60 {
-		l.checkpoint(changes{task0: {put(0, fmt.Sprintf("key-%06d", i), "new"), del(0, fmt.Sprintf("key-%06d", 19_999-i))}, task1: {put(0, "b", fmt.Sprint(i))}})
+		l.checkpoint(changes{task0: {put(0, fmt.Sprintf("key-%06d", i), "new"), del(0, fmt.Sprintf("key-%06d", n-1-i))}, task1: {put(0, "b", fmt.Sprint(i))}})
 		if i%10 == 9 {
 			l.merge(task0, 10)
 			l.clean()
