@@ -2,6 +2,7 @@ package engine
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,17 +47,28 @@ func (t *task) onBarrier(b gate.Barrier) error {
 // Frozen without knowing of it, checkpoint 8 would lack what the task changed between 6 and 7. The checkpoint itself may be
 // one of those that were given up, when several are in flight, or when its barrier was taken before that. Then over is
 // true, and the state must not be frozen for it: nobody would give that up any more, and 9 would lack what is in it.
+//
+// Nor is it enough to look at what is heard just now. The end of an input may complete several checkpoints at once, and the gate
+// asks for all their snapshots before the first of them is taken:
+//
+//	the loop                     the task
+//	abandon 7 to 8
+//	                             end of an input: snapshot 7, snapshot 8
+//	                             snapshot 7: hears that 7 to 8 are given up; none
+//	                             snapshot 8: hears nothing, and is given up all the same
+//
+// So what was given up is remembered.
 func (t *task) hear(id element.CheckpointID) (over bool, err error) {
 	for {
 		it, ok := t.inbox.tryPopNotice()
 		if !ok {
-			return over, nil
+			break
 		}
-		over = over || it.abandoned.has(id)
 		if err := t.notice(it); err != nil {
-			return over, err
+			return false, err
 		}
 	}
+	return slices.ContainsFunc(t.givenUp, func(s span) bool { return s.has(id) }), nil
 }
 
 // giveUp passes on that a checkpoint comes to nothing here.

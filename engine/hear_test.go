@@ -149,6 +149,47 @@ func TestASnapshotThatWasGivenUpFreezesNothing(t *testing.T) {
 	}
 }
 
+// One event may complete several checkpoints: those that waited for the end of an input. The word that all are given up comes
+// with the first, and counts for the others: frozen for one of them, the changes would be in no later one.
+func TestSeveralSnapshotsAtOnceThatWereGivenUpFreezeNothing(t *testing.T) {
+	for name, complete := range map[string]func(*testing.T) (*gate.Gate, []gate.Action){
+		"aligned": func(*testing.T) (*gate.Gate, []gate.Action) {
+			g := gate.New(1, gate.Aligned)
+			g.Trigger(gate.Barrier{ID: 7})
+			g.Trigger(gate.Barrier{ID: 8})
+			return g, g.Ended(0)
+		},
+		"at-least-once": func(t *testing.T) (*gate.Gate, []gate.Action) {
+			g := gate.New(2, gate.Counting)
+			require.Empty(t, g.Barrier(0, gate.Barrier{ID: 7}))
+			require.Empty(t, g.Barrier(0, gate.Barrier{ID: 8}))
+			return g, g.Ended(1)
+		},
+	} {
+		for _, apart := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				h := newHearing(t, 2)
+				var actions []gate.Action
+				h.in.gate, actions = complete(t)
+				require.Len(t, actions, 2, "two snapshots")
+				h.put("a")
+				if apart {
+					h.inbox.abandon(span{8, 8}) // they need not go together
+					h.inbox.abandon(span{7, 7})
+				} else {
+					h.inbox.abandon(span{7, 8})
+				}
+				require.NoError(t, h.in.perform(h.task, actions))
+				h.declined(8)
+				require.Empty(t, h.passed)
+				h.put("b")
+				require.NoError(t, h.in.perform(h.task, []gate.Action{gate.Snapshot{ID: 9}}))
+				require.Equal(t, 2, h.frozen(9))
+			})
+		}
+	}
+}
+
 // A process that was replaced looks for records in flight that its successor has cleaned away: it must look at the offsets
 // again before it gives up for good.
 func TestRecordsInFlightThatAreGoneAreLookedForAgain(t *testing.T) {

@@ -152,11 +152,7 @@ func (q *inbox) written(id element.CheckpointID) {
 // wait. Like commit it overtakes.
 func (q *inbox) abandon(ids span) {
 	q.mu.Lock()
-	if n := len(q.givenUp); n > 0 && q.givenUp[n-1].meets(ids) {
-		q.givenUp[n-1] = q.givenUp[n-1].with(ids)
-	} else {
-		q.givenUp = append(q.givenUp, ids)
-	}
+	q.givenUp = remember(q.givenUp, ids)
 	kept := q.items[:q.head]
 	for _, it := range q.items[q.head:] {
 		if it.barrier.ID != 0 && ids.has(it.barrier.ID) {
@@ -186,6 +182,15 @@ func (s span) meets(o span) bool { return o.first <= s.last+1 && s.first <= o.la
 // with gives the span from the first of both to the last.
 func (s span) with(o span) span {
 	return span{min(s.first, o.first), max(s.last, o.last)}
+}
+
+// remember adds a span: to the last one where no id lies between them.
+func remember(spans []span, ids span) []span {
+	if n := len(spans); n > 0 && spans[n-1].meets(ids) {
+		spans[n-1] = spans[n-1].with(ids)
+		return spans
+	}
+	return append(spans, ids)
 }
 
 // full reports that the inbox holds as much as it may.

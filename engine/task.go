@@ -22,6 +22,10 @@ const (
 	sliceBytes   = 128 << 10
 )
 
+// givenUpKept is how many spans of checkpoints a task remembers that were given up. Between two of them lies one that was not,
+// and of those whose barriers may still come there are fewer.
+const givenUpKept = 64
+
 // task is one stage on one partition of a source, or one subtask of an exchange. Everything in it belongs to the goroutine
 // of run, but for inbox, bell and what is atomic.
 type task struct {
@@ -44,6 +48,7 @@ type task struct {
 	dry      bool             // no record comes any more: its input has ended
 	ended    bool             // it has sent its end: it is dry and holds no timer
 	asked    bool             // an early checkpoint was asked for since the last barrier
+	givenUp  []span           // checkpoints of which the barrier may come yet; see hear
 	limit    atomic.Int64     // bytes of uncommitted state before an early checkpoint; set by the loop
 
 	exchange     bool // the task is a subtask of an exchange: its input are channels
@@ -162,6 +167,8 @@ func (t *task) notice(it item) error {
 		return t.endBatch()
 	case !it.abandoned.empty():
 		t.state.Abandon(it.abandoned.first)
+		t.givenUp = remember(t.givenUp, it.abandoned)
+		t.givenUp = t.givenUp[max(0, len(t.givenUp)-givenUpKept):]
 		t.unwritten, t.asked = 0, false // its barrier may not have come
 		if t.in != nil {
 			return t.in.abandoned(t, it.abandoned)

@@ -153,8 +153,8 @@ func (b *broker) openTxns() reply {
 }
 
 // fetch gives up to most entries from an offset on.
-func (b *broker) fetch(p int, from int64, most int) reply {
-	b.w.check.fetched(p, from)
+func (b *broker) fetch(by *process, p int, from int64, most int) reply {
+	b.w.check.fetched(by, p, from)
 	log := &b.in[p]
 	if from > int64(log.avail) {
 		return reply{code: kerr.OffsetOutOfRange.Code}

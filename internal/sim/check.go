@@ -125,8 +125,10 @@ func (c *checker) remember(part int, o committed) {
 
 // fetched notes that a partition is read. Whatever was read before the start position was committed has to count: nobody
 // could know where else it began.
-func (c *checker) fetched(part int, from int64) {
-	c.w.saves.fetched(c.w, part, from)
+func (c *checker) fetched(by *process, part int, from int64) {
+	if !by.dead { // a request may arrive after the end of who has sent it
+		c.w.saves.fetched(c.w, part, from)
+	}
 	if c.known.has(part) || (c.early.has(part) && c.start[part] <= from) {
 		return
 	}

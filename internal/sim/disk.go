@@ -146,7 +146,8 @@ func (d *disk) crash(owner string, keep float64) {
 		switch {
 		case g.by != owner:
 			d.ghosts = append(d.ghosts, g)
-		case d.files[g.name] == nil && lost(): // the deletion is lost: the file is back
+		case d.files[g.name] == nil && lost(): // the deletion is lost: the file is back, and who has looked since does not know it
+			g.shown = d.w.now
 			d.files[g.name] = g.file
 		}
 	}

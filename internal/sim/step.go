@@ -214,10 +214,9 @@ func (t *task) hear(id element.CheckpointID) bool {
 	if t.a.p.w.cfg.Bug == FrozenUnaware {
 		return false
 	}
-	from := t.known
 	for t.noticed() {
 	}
-	over := slices.ContainsFunc(t.given[from:t.known], func(s span) bool { return s.first <= id && id <= s.last })
+	over := slices.ContainsFunc(t.given[:t.known], func(s span) bool { return s.first <= id && id <= s.last })
 	if over {
 		t.a.p.w.counts.GivenUpLate++
 	}

@@ -186,7 +186,7 @@ func (t *task) fetch() {
 		t.wake()
 		return
 	}
-	w.call(a.p, kApplyFetch, func() reply { return w.broker.fetch(p, from, 1+w.fetchSize()) }, func(r reply) {
+	w.call(a.p, kApplyFetch, func() reply { return w.broker.fetch(a.p, p, from, 1+w.fetchSize()) }, func(r reply) {
 		switch {
 		case t.closed():
 		case r.lost:
