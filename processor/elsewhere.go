@@ -14,14 +14,11 @@ import (
 // refuseElsewhere refuses a start in another checkpoint directory where nothing that it reads would tell: the group has state
 // of other topics only, since the sources have got others meanwhile. Each partition alone looks like one that nobody has read,
 // and all would begin without state.
-func (s *service) refuseElsewhere(ctx context.Context) error {
-	c := s.cfg
+func (s *service) refuseElsewhere(context.Context) error {
+	c, committed := s.cfg, s.committed
+	s.committed = nil
 	if c.AllowDroppedState || c.RecoverFromStore || len(c.From) > 0 || c.DisabledCheckpoints {
 		return nil
-	}
-	committed, err := kafka.GroupOffsets(ctx, s.reads.cl, s.plan.Application, false)
-	if err != nil {
-		return err
 	}
 	var read []string
 	for _, src := range s.plan.Sources {

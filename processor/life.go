@@ -16,21 +16,24 @@ import (
 var errOtherLife = errors.New("the application was cancelled, and its state is deleted (or it was reset)")
 
 // openLife comes before the group is joined: whoever was a member of it in one life knows that it was this one.
-func (s *service) openLife(ctx context.Context) error { return s.reads.beginLife(ctx) }
+func (s *service) openLife(ctx context.Context) (err error) {
+	s.committed, err = s.reads.beginLife(ctx)
+	return err
+}
 
-// beginLife learns which life of the application this process belongs to, which is the one of now.
-func (r *reads) beginLife(ctx context.Context) error {
+// beginLife learns which life of the application this process belongs to, which is the one of now, and gives what is committed.
+func (r *reads) beginLife(ctx context.Context) (map[element.TopicPartition]kafka.Committed, error) {
 	for {
 		now, err := r.lifeNow(ctx)
 		if err == nil {
 			r.life = now.life
-			return nil
+			return now.committed, nil
 		}
 		if !kafka.IsRetriable(err) || kafka.IsUnreachable(err) { // a broker that answers says what it waits for; the others had their time
-			return err
+			return nil, err
 		}
 		if sleep(ctx, goneRetry) != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -40,6 +43,8 @@ type lifeFacts struct {
 	life     uint64
 	begun    bool // handles of it are committed
 	stateful bool // and some have state
+
+	committed map[element.TopicPartition]kafka.Committed // that says it
 }
 
 // lifeNow reads it: what is committed says it, and where nothing is, what the last reset has left.
@@ -53,11 +58,11 @@ func (r reads) lifeNow(ctx context.Context) (lifeFacts, error) {
 	}
 	for _, c := range committed {
 		if c.Found {
-			return lifeFacts{life: LifeOf(committed), begun: true, stateful: hasState(committed)}, nil
+			return lifeFacts{life: LifeOf(committed), begun: true, stateful: hasState(committed), committed: committed}, nil
 		}
 	}
 	life, err := readAfterReset(ctx, r.cl, r.group)
-	return lifeFacts{life: life}, err
+	return lifeFacts{life: life, committed: committed}, err
 }
 
 // over says that a process that began in a life is of the past: a later one has begun, or a reset, whose mark is not there,

@@ -88,6 +88,7 @@ type service struct {
 	cluster     *kafka.Cluster
 	repo        *snapshot.Repository
 	reads       reads
+	committed   map[element.TopicPartition]kafka.Committed // of the group, from openLife to refuseElsewhere
 	group       *kafkasrc.Group
 	outputs     outputs
 	manager     committing
