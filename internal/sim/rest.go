@@ -263,6 +263,9 @@ func (c *checker) whole() {
 			c.w.violation("I16", "root %s: %v", info.Ref.Path, info.Err)
 			return
 		}
+		if c.besideALiving(c.w.disk.files[info.Ref.Path]) {
+			continue // its data was there without a root when the one that lives looked, and went
+		}
 		for file := range filesOf(info.Root) {
 			if c.w.disk.files[file] == nil {
 				c.w.violation("I16", "root %s names %s, which is gone", info.Ref.Path, file)
