@@ -110,12 +110,24 @@ func (c *cleaner) leftovers() bool {
 	for _, in := range c.first.instances {
 		if in.dir == c.own && slices.ContainsFunc(in.all, func(f FileInfo) bool {
 			p := parseFilePath(f.Name)
-			return c.dead(p) && !c.needed[p.rootOfMarker().String()]
+			return c.dead(p) && !c.needed[p.rootOfMarker().String()] && !(c.unrooted && c.hasRoot(p))
 		}) {
 			return true
 		}
 	}
 	return false
+}
+
+// hasRoot reports that a file was listed with the root of its checkpoint, or with its marker, so that CleanUnrooted leaves it. A merged
+// run has the name of a checkpoint whose root knows nothing of it.
+func (c *cleaner) hasRoot(p filePath) bool {
+	if p.kind == fullFile {
+		return false
+	}
+	p.kind = rootFile
+	return c.first.marked[p.String()] || slices.ContainsFunc(c.first.instances, func(in instanceFiles) bool {
+		return in.dir == p.dir && slices.Contains(in.roots, p)
+	})
 }
 
 // dead reports that nobody is at work with a file at the start of an attempt.

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"syscall"
 	"testing"
 
@@ -109,6 +110,40 @@ func TestWhereRecordsMayRepeatAStartOnAFullDiskRemovesDataWithoutARootOnly(t *te
 	whole(t, r, second)
 	_, err = start()
 	require.NoError(t, err)
+}
+
+// Where records may repeat several checkpoints are kept. A start that finds these, and nothing that has no root, neither reads all of
+// them nor asks the group.
+func TestWhereRecordsMayRepeatAStartBesideWholeCheckpointsAsksNobody(t *testing.T) {
+	m := vfs.NewMem()
+	start := func() *Repository {
+		cfg := config(m, "i-0")
+		cfg.Repeats = true
+		r, err := OpenRepository(ctx, cfg)
+		require.NoError(t, err)
+		return r
+	}
+	r := start()
+	first, root := mustCheckpoint(t, r, 1, 1, nil, nil, both("1"))
+	require.NoError(t, r.MarkCommitted(ctx, first))
+	second, root := mustCheckpoint(t, r, 2, 1, &first, root, both("2"))
+	require.NoError(t, r.MarkCommitted(ctx, second))
+	third, _ := mustCheckpoint(t, r, 3, 1, &second, root, both("3"))
+
+	r = start()
+	asked := 0
+	group := func(context.Context) ([]RootRef, error) { asked++; return []RootRef{second}, nil }
+	facts := []TaskFacts{named(t, r, taskA, second), named(t, r, taskB, second)}
+	rep, err := r.CleanUnrooted(ctx, facts, group)
+	require.NoError(t, err)
+	require.Zero(t, rep.Deleted)
+	require.Zero(t, asked)
+
+	require.NoError(t, m.Remove(third.Path))
+	rep, err = r.CleanUnrooted(ctx, facts, group)
+	require.NoError(t, err)
+	require.Equal(t, 1, rep.Deleted)
+	require.NotZero(t, asked)
 }
 
 // Where this instance has nothing to remove, and where the directory cannot be written for another reason, a start is refused.
