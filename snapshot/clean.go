@@ -74,7 +74,7 @@ type cleaner struct {
 
 	// ids of the committed roots of each task that reads a partition, of all instances, newest first
 	ids      map[lineage][]element.CheckpointID
-	followed map[string]bool      // paths of the roots that the newest of a task follow
+	followed map[string]bool      // paths of the roots that the newest of a task follow, or newest
 	newest   element.CheckpointID // that this process committed
 	report   CleanReport
 
@@ -152,7 +152,9 @@ func (c *cleaner) judgeCommitted() {
 	}
 	clear(c.followed)
 	for path := range c.committed {
-		if r := c.roots[path]; r.root.Predecessor != nil && r.root.anySource(c.newestOf(r)) {
+		r := c.roots[path]
+		last := c.r.repeats && parseFilePath(path).dir == c.r.dir && c.r.writes(r.ref.Name) && r.ref.Name.ID == c.newest
+		if r.root.Predecessor != nil && (last || r.root.anySource(c.newestOf(r))) {
 			c.followed[r.root.Predecessor.Path] = true
 		}
 	}
@@ -198,7 +200,8 @@ func (c *cleaner) judgeOwn() {
 
 // retained reports whether a root is one of the NumRetained newest committed ones of one of its tasks. Where these are several, so
 // is the one that the newest follows: where records may repeat, a delayed copy of its commit may set the group back to it, and
-// if one has done so before, what was committed in between has an id above it.
+// if one has done so before, what was committed in between has an id above it. So is the one that the newest which this process has
+// committed follows: a newer root of its tasks may be committed for others only, where the offsets of one have come in part.
 func (c *cleaner) retained(path string) bool {
 	switch {
 	case !c.committed[path]:

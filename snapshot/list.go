@@ -74,8 +74,33 @@ func (r *Repository) Look(ctx context.Context) ([]RootInfo, error) {
 // they count. Cleaners remove a root when every task in it has newer ones, and a marker may be there without it: while it
 // is being removed; of a process that was replaced right after its commit and marks it when it wakes up; after a loss of
 // power that took back the removal of the one and not of the other.
+//
+// Where records may repeat (Config.Repeats), the roots that these follow are among them, marked or not: which tasks one has tells
+// whether a delayed copy has set the group back to the start position of a task, see nextAfter.
 func (r *Repository) CommittedAfter(ctx context.Context, after element.CheckpointID) ([]RootInfo, error) {
-	return r.listAfter(ctx, after, true)
+	infos, err := r.listAfter(ctx, after, true)
+	if err != nil || !r.repeats {
+		return infos, err
+	}
+	for _, info := range slices.Clone(infos) {
+		if info.Root == nil || info.Root.Predecessor == nil {
+			continue
+		}
+		pred := *info.Root.Predecessor
+		if pred.Name.ID <= after || slices.ContainsFunc(infos, func(i RootInfo) bool { return i.Ref.Path == pred.Path }) {
+			continue
+		}
+		root, ref, err := r.loadRoot(ctx, pred.Path)
+		switch {
+		case errors.As(err, new(*UnreadableError)):
+			return nil, err
+		case err == nil && ref == pred: // of one that is damaged or gone nothing is known
+			infos = append(infos, RootInfo{Ref: ref, Instance: r.instanceOf(parseFilePath(ref.Path).dir), Root: root})
+		case err != nil && !isOfFile(err):
+			return nil, err
+		}
+	}
+	return infos, nil
 }
 
 // UnmarkedAfter gives the roots without a marker that are newer than a checkpoint, but for damaged ones. Whether they were committed

@@ -184,6 +184,11 @@ func (c *checker) wanted(infos []snapshot.RootInfo) map[string]bool {
 		if c.open(info) {
 			want(info.Ref.Path)
 		}
+		if c.w.plain && info.Root != nil && info.Root.Predecessor != nil && slices.ContainsFunc(c.w.procs, func(p *process) bool {
+			return info.Instance == p.name && info.Ref.Name.Incarnation == p.inc && info.Ref.Name.ID == p.newest
+		}) {
+			want(info.Root.Predecessor.Path) // a late copy may set the group back to it
+		}
 	}
 	for name, f := range c.w.disk.files {
 		keep[name] = keep[name] || c.besideALiving(f) || slices.ContainsFunc(newest, func(root *snapshot.Root) bool { return inPlace(name, root) })
