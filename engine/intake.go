@@ -326,6 +326,9 @@ func (in *intake) startPositions(is func(*snapshot.TaskFacts) bool) error {
 				start = topology.Earliest()
 			}
 			offsets, err := a.r.ports.Offsets.Start(in.ctx, start, tps)
+			if err == nil {
+				err = in.startsAsBefore(tps, offsets)
+			}
 			if err != nil {
 				return fmt.Errorf("start position of source %s: %w", src.Name, err)
 			}

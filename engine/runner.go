@@ -63,6 +63,8 @@ type Runner struct {
 	// be aborted.
 	untidy bool
 	parted bool // an attempt had some of the partitions, and needs all
+	// began is where partitions without a committed offset were found to start; see startsAsBefore.
+	began map[element.TopicPartition]element.Position
 	// member is the ownership epoch at which the instance was last found not to be outlived.
 	member uint64
 }

@@ -218,7 +218,7 @@ func (in *intake) restoreFrom(i int) {
 					in.restoreFrom(i)
 					return nil
 				}
-				t.begin(r.next)
+				t.begin(p.startsAsBefore(part, r.next))
 				in.restoreFrom(i + 1)
 				return nil
 			})(nil)

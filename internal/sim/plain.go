@@ -204,6 +204,21 @@ func (j *job) commitPlain(send []checkpoint.OffsetCommit, done func(error)) {
 	})
 }
 
+// startsAsBefore is the engine's.
+func (p *process) startsAsBefore(part int, offset int64) int64 {
+	if !p.w.plain {
+		return offset
+	}
+	if was, ok := p.began[part]; ok {
+		return was
+	}
+	if p.began == nil {
+		p.began = map[int]int64{}
+	}
+	p.began[part] = offset
+	return offset
+}
+
 func (p *process) attemptOver() bool { return p.attempt == nil || p.attempt.over }
 
 // producePlain appends a batch, once, for every reader to see.

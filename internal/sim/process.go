@@ -61,6 +61,7 @@ type process struct {
 	cancels  []cancelHook
 	facts    []committed          // that the last attempt started from
 	unsure   element.CheckpointID // whose commit had no answer
+	began    map[int]int64        // where partitions without a committed offset were found to start; at-least-once
 
 	// Of planted bugs.
 	spare       *manager
