@@ -98,6 +98,9 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 	for _, o := range in.from {
 		want.From = append(want.From, o.asSnapshot())
 	}
+	if want.Left, err = in.left(&want); err != nil {
+		return nil, err
+	}
 	start, err := snapshot.ResolveFrom(input, want)
 	if err != nil {
 		return nil, in.stillRefused(err)
@@ -120,6 +123,25 @@ func (in *intake) resolveFrom(input snapshot.ResolveInput) (map[element.TaskID]s
 		failpoint.Hit(failpoint.ImportBefore)
 	}
 	return start.Decisions, nil
+}
+
+// left reads what is committed of what the savepoint holds and no source reads any more.
+func (in *intake) left(want *snapshot.StartInput) (out []snapshot.InputFacts, err error) {
+	if !in.a.r.plan.HasExchange() {
+		return nil, nil // stages bind topics together, and nothing else does
+	}
+	tps := snapshot.LeftIn(want.From, want.Sources)
+	if len(tps) == 0 {
+		return nil, nil
+	}
+	committed, err := in.a.r.ports.Offsets.Stable(in.ctx, tps)
+	if err != nil {
+		return nil, fmt.Errorf("read the committed offsets of what no source reads any more: %w", err)
+	}
+	for tp, c := range committed {
+		out = append(out, snapshot.InputFacts{TopicPartition: tp, Found: c.Found, Offset: c.Offset, Metadata: c.Metadata})
+	}
+	return out, nil
 }
 
 // tell says what comes of the wish, and what is let go.

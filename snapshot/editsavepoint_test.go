@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -58,12 +59,20 @@ func (x *exchangeEdits) startFrom(s *Savepoint, fork bool) {
 			in = asFork(in)
 		}
 		want := StartInput{From: []*Savepoint{s}, Sources: in.Sources, Again: again}
+		for _, tp := range LeftIn(want.From, want.Sources) {
+			if f, found := x.group[tp]; found && !fork {
+				want.Left = append(want.Left, f)
+			}
+		}
 		if !fork && (again || NeedsStored(in.Tasks)) {
 			want.All = slices.Clone(x.roots)
 		}
 		start, err := ResolveFrom(in, want)
 		if err != nil {
-			told = append(told, err.Error())
+			if told = append(told, err.Error()); x.forgetsLeft(err.Error()) {
+				x.startFrom(s, fork)
+				return
+			}
 			continue
 		}
 		x.say("from %s, again %v, -n %v, fork %v", s.Ref.ID, again, drop, fork)
@@ -86,11 +95,23 @@ func (x *exchangeEdits) startFrom(s *Savepoint, fork bool) {
 	x.t.Fatalf("nothing leads on from %s, fork %v:\n%s\nafter:\n%s", s.Ref.ID, fork, last, x.story())
 }
 
+// forgetsLeft deletes the offsets of a topic that nothing reads, as a message says.
+func (x *exchangeEdits) forgetsLeft(told string) bool {
+	_, topic, named := strings.Cut(told, "give the topology its source back for this start, or delete the group's offsets of this topic (")
+	if !named {
+		return false
+	}
+	topic, _, _ = strings.Cut(topic, ")")
+	x.mark()
+	n := len(x.group)
+	maps.DeleteFunc(x.group, func(tp element.TopicPartition, _ InputFacts) bool { return tp.Topic == topic })
+	x.expired = true
+	x.say("the offsets of %s are deleted", topic)
+	return len(x.group) < n
+}
+
 // goOn commits a checkpoint of a start, unless that ends before. Then the next one is with the flag or without.
 func (x *exchangeEdits) goOn(in *ResolveInput, start *Start, s *Savepoint) {
-	if len(start.Origin) > 0 && in.DropStates { // nothing tells of an offset that nobody reads and that lies before what the savepoint has read
-		x.leave(in, start.Decisions)
-	}
 	forgets := slices.ContainsFunc(start.Moved, func(m MovedInput) bool { return m.Forgotten })
 	if !forgets && x.ends(in, start.Decisions) {
 		if len(start.Origin) > 0 && rapid.Bool().Draw(x.t, "again") {

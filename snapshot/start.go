@@ -20,6 +20,8 @@ type StartInput struct {
 	Again bool
 	// All is Repository.List, needed when NeedsStored(Tasks), in place of ResolveInput.Stored, and with Again always, for the ids in it.
 	All []RootInfo
+	// Left is what the group has committed of LeftIn(From, Sources), for an application with exchanges.
+	Left []InputFacts
 }
 
 // Start is how tasks start when a savepoint was asked for.
@@ -308,6 +310,9 @@ func (r *starting) resolve() (*Start, error) {
 		if usual.DropStates {
 			r.out.Dropped = append(r.out.Dropped, usual.DroppedStages(decisions)...)
 		}
+	}
+	if err := refusal(r.refuseLeft()); err != nil {
+		return nil, err
 	}
 	return r.out, nil
 }
