@@ -64,10 +64,7 @@ func (w *Writer) Write(ctx context.Context, sink int, recs []element.Record) err
 		}
 	}
 	// Direct: only this goroutine can make it hold again, so no lock is needed while the records are handed over.
-	if err := w.sink.send(ctx, b); err != nil {
-		return fmt.Errorf("sink %s: %w", w.sink.cfg.Targets[sink].Name, err)
-	}
-	return nil
+	return w.sink.send(ctx, b) // what failed may be a record of another sink: the error says of which topic it is
 }
 
 // fits refuses a record that its topic does not take. The client takes the last three bytes below the limit only where it has produced to

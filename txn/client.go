@@ -213,7 +213,7 @@ func explain(err error) error {
 	case errors.Is(err, kerr.InvalidTimestamp):
 		return fmt.Errorf("the topic takes no record of this time: its message.timestamp.before.max.ms and message.timestamp.after.max.ms (or the brokers' log.message.timestamp settings) say how far it may be from the broker's clock: %w", err)
 	case errors.Is(err, kerr.InvalidRecord):
-		return fmt.Errorf("the broker refuses the record (a compacted topic takes no null key): %w", err)
+		return fmt.Errorf("the broker refuses it (a compacted topic takes no null key): %w", err)
 	case errors.Is(err, kerr.PolicyViolation):
 		return fmt.Errorf("a policy of the cluster refuses the record: %w", err)
 	case errors.Is(err, kerr.InvalidTopicException):

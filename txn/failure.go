@@ -15,14 +15,15 @@ type failure struct {
 	topic     string
 	partition int32
 	time      time.Time
-	size      int64  // key, value and headers
-	alone     int64  // the smallest limits.of its topic with which the client makes a batch of it
+	size      int64 // key, value and headers
+	alone     int64 // the smallest limits.of its topic with which the client makes a batch of it
+	keyed     bool
 	origin    string // which input it came from; empty when not known
 	err       error
 }
 
 // firstFailure keeps the first failure of the records of a client. A broker refuses whole batches: of the records that it refused
-// for their size or time, the one that is the likeliest reason is kept.
+// for their size or time, or for having no key, the one that is the likeliest reason is kept.
 type firstFailure struct {
 	is    atomic.Pointer[failure]
 	there chan struct{} // closed when there is one
@@ -48,7 +49,7 @@ func (ff *firstFailure) note(r *kgo.Record, err error) {
 }
 
 func newFailure(r *kgo.Record, err error) *failure {
-	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: Payload(r), alone: aloneFor(r), err: err}
+	f := &failure{topic: r.Topic, partition: r.Partition, time: r.Timestamp, size: Payload(r), alone: aloneFor(r), keyed: r.Key != nil, err: err}
 	if o, ok := r.Context.(interface{ Origin(*kgo.Record) string }); ok {
 		f.origin = o.Origin(r)
 	}
@@ -65,6 +66,8 @@ func (f *failure) lessLikely(r *kgo.Record, err error) bool {
 		return aloneFor(r) > f.alone
 	case same(kerr.InvalidTimestamp):
 		return time.Since(r.Timestamp).Abs() > time.Since(f.time).Abs()
+	case same(kerr.InvalidRecord):
+		return f.keyed && r.Key == nil
 	}
 	return false
 }
@@ -89,6 +92,10 @@ func (f *failure) where(l *limits) string {
 	switch {
 	case errors.Is(f.err, kerr.InvalidTimestamp):
 		return fmt.Sprintf("%s: timestamp %d (%s)", s, f.time.UnixMilli(), f.time.UTC().Format(time.RFC3339Nano))
+	case errors.Is(f.err, kerr.InvalidRecord) && !f.keyed:
+		return s + ": null key"
+	case errors.Is(f.err, kerr.InvalidRecord):
+		return s + ": this record, or another one of its batch"
 	case isTooLarge(f.err):
 		most := l.of(f.topic)
 		s = fmt.Sprintf("%s: %d bytes before compression, the largest batch is %d", s, f.size, most)

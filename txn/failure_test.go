@@ -28,11 +28,12 @@ func TestTheRecordThatIsToBlameIsNamed(t *testing.T) {
 	at := func(text string, ahead time.Duration, size int) *kgo.Record {
 		return &kgo.Record{Topic: "out", Partition: 1, Timestamp: now.Add(ahead), Value: make([]byte, size), Context: from{context.Background(), text}}
 	}
-	batch := []*kgo.Record{at("task a/0, offset 1", time.Second, 7), at("task a/0, offset 2", -3*time.Hour, 5), at("task a/0, offset 3", 0, 90)}
+	keyed := func(r *kgo.Record) *kgo.Record { r.Key = []byte{}; return r }
+	batch := []*kgo.Record{keyed(at("task a/0, offset 1", time.Second, 7)), at("task a/0, offset 2", -3*time.Hour, 5), at("task a/0, offset 3", 0, 90)}
 	for err, want := range map[error][]string{
 		kerr.InvalidTimestamp:    {"task a/0, offset 2: produce to out/1: timestamp ", batch[1].Timestamp.UTC().Format("2006-01-02T15:04"), "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"},
 		kerr.MessageTooLarge:     {"task a/0, offset 3: produce to out/1: 90 bytes before compression, the largest batch is 1000", "max.message.bytes"},
-		kerr.InvalidRecord:       {"task a/0, offset 1: produce to out/1: "},
+		kerr.InvalidRecord:       {"task a/0, offset 2: produce to out/1: null key: the broker refuses", "a compacted topic takes no null key"},
 		errors.New("connection"): {"task a/0, offset 1: produce to out/1: connection"},
 	} {
 		c := newClient(0, "x", nil, limited(map[string]int32{"out": 1000}).newLimits())
@@ -46,6 +47,9 @@ func TestTheRecordThatIsToBlameIsNamed(t *testing.T) {
 		}
 	}
 	var first firstFailure
+	first.reset()
+	first.note(keyed(&kgo.Record{Topic: "out"}), kerr.InvalidRecord)
+	require.Contains(t, first.get().where(nil), "produce to out/0: this record, or another one of its batch")
 	first.reset()
 	first.note(&kgo.Record{Topic: "out"}, kerr.InvalidTimestamp)
 	first.note(at("elsewhere", 9*time.Hour, 1), kerr.InvalidTimestamp)
