@@ -30,13 +30,19 @@ type groupHandle struct {
 	root snapshot.RootRef // that is named
 }
 
+// lookTries bounds how often a directory in which checkpoints come and go is looked at again.
+const lookTries = 10
+
 // look reads the roots and, with --brokers, the group's handles, which tell what is committed.
 func (f *storeFlags) look(ctx context.Context, repo *snapshot.Repository) ([]snapshot.RootInfo, []groupHandle, error) {
-	infos, err := repo.Look(ctx)
-	if err != nil || len(f.brokers) == 0 {
+	list := func() ([]snapshot.RootInfo, error) { return repo.Look(ctx) }
+	if len(f.brokers) == 0 {
+		infos, err := list()
 		return infos, nil, err
 	}
-	group, err := groupHandles(ctx, f.brokers, f.application, infos)
+	infos, group, err := lookAtBoth(list, func(infos []snapshot.RootInfo) ([]groupHandle, error) {
+		return groupHandles(ctx, f.brokers, f.application, infos)
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,6 +54,34 @@ func (f *storeFlags) look(ctx context.Context, repo *snapshot.Repository) ([]sna
 	}
 	snapshot.Confirm(infos, named)
 	return infos, group, nil
+}
+
+// lookAtBoth lists the roots and asks the group, while a service may be at work on both. A checkpoint that a handle names, and that
+// is not listed, was committed since the listing, or was superseded and removed before the next one. It is missing only
+// where the handle is the same before a listing and behind it.
+func lookAtBoth(list func() ([]snapshot.RootInfo, error), ask func([]snapshot.RootInfo) ([]groupHandle, error)) ([]snapshot.RootInfo, []groupHandle, error) {
+	infos, err := list()
+	if err != nil {
+		return nil, nil, err
+	}
+	group, err := ask(infos)
+	for try := 0; err == nil && try < lookTries && misses(infos, group); try++ {
+		before := group
+		if infos, err = list(); err != nil || !misses(infos, before) {
+			break
+		}
+		if group, err = ask(infos); slices.Equal(group, before) {
+			break
+		}
+	}
+	return infos, group, err
+}
+
+// misses reports that handles name roots that are not listed.
+func misses(infos []snapshot.RootInfo, group []groupHandle) bool {
+	return slices.ContainsFunc(group, func(g groupHandle) bool {
+		return g.File != "" && !slices.ContainsFunc(infos, func(i snapshot.RootInfo) bool { return i.Ref.Path == g.File })
+	})
 }
 
 // groupHandles reads the group's committed handles of all partitions that the checkpoints know.

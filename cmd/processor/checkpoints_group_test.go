@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"testing"
 
@@ -62,6 +63,46 @@ func TestCheckpointsListMarksWhatTheGroupNames(t *testing.T) {
 	s.listsALaterLife(b.Addr(), adm, h)
 	code, _, stderr = s.look("list", "--dir", s.dir, "--brokers", "127.0.0.1:1")
 	require.Equal(t, 10, code, stderr)
+}
+
+// Beside a service that commits and removes checkpoints, no handle is told to lead to nothing because of the order in which the
+// directory and the group were looked at.
+func TestCheckpointsAreLookedAtWhileTheyComeAndGo(t *testing.T) {
+	root := func(id int) string { return fmt.Sprintf("shop/i-1/chk-%d.root", id) }
+	for name, c := range map[string]struct {
+		lists, handles []int // one after the other, the last one for ever; one checkpoint is kept
+		want           bool  // the handle leads to a root
+	}{
+		"nothing happens":                    {[]int{1}, []int{1}, true},
+		"one was committed since":            {[]int{1, 2}, []int{2}, true},
+		"and the next one, before the list":  {[]int{1, 3, 3}, []int{2, 3}, true},
+		"it is missing":                      {[]int{1}, []int{2}, false},
+		"it goes on and on":                  {[]int{1, 3, 5, 7, 7}, []int{2, 4, 6, 7}, true},
+		"it is missing behind one that went": {[]int{1, 3}, []int{2, 4}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next := func(of *[]int) (id int) {
+				if id = (*of)[0]; len(*of) > 1 {
+					*of = (*of)[1:]
+				}
+				return id
+			}
+			infos, group, err := lookAtBoth(func() ([]snapshot.RootInfo, error) {
+				return []snapshot.RootInfo{{Ref: snapshot.RootRef{Path: root(next(&c.lists))}}}, nil
+			}, func([]snapshot.RootInfo) ([]groupHandle, error) {
+				return []groupHandle{{File: root(next(&c.handles))}}, nil
+			})
+			require.NoError(t, err)
+			require.Equal(t, c.want, !misses(infos, group))
+		})
+	}
+	calls := 0
+	_, _, err := lookAtBoth(func() ([]snapshot.RootInfo, error) { return nil, nil }, func([]snapshot.RootInfo) ([]groupHandle, error) {
+		calls++
+		return []groupHandle{{File: root(calls)}}, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, lookTries+1, calls, "there is an end to it")
 }
 
 // listsALaterLife: a cancel that deletes was interrupted behind its first request. Handles that it has not come to have no state.
