@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/millweir/millweir/element"
 	"github.com/millweir/millweir/internal/failpoint"
@@ -312,6 +313,10 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 	r.mu.Lock()
 	clear(r.files) // others may delete too: look again
 	r.mu.Unlock()
+	listed := map[string]bool{}
+	for _, f := range plan.markers {
+		listed[f.Name] = true
+	}
 	for i, files := range [][]FileInfo{plan.markers, plan.roots, plan.data} {
 		slices.SortStableFunc(files, func(a, b FileInfo) int { return compareNames(parseFilePath(a.Name).name, parseFilePath(b.Name).name) })
 		for _, f := range files {
@@ -320,6 +325,11 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 			}
 			if err := r.st.Delete(ctx, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return rep, err
+			}
+			if i == 1 {
+				if err := r.deleteLateMarker(ctx, f, listed); err != nil {
+					return rep, err
+				}
 			}
 			rep.Deleted++
 			rep.DeletedBytes += f.Length
@@ -330,11 +340,6 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 		if i == 2 {
 			break // data that comes back is removed again
 		}
-		if i == 1 {
-			if err := r.deleteLateMarkers(ctx, plan); err != nil {
-				return rep, err
-			}
-		}
 		if err := r.syncRemovals(ctx, files); err != nil {
 			return rep, err
 		}
@@ -342,24 +347,25 @@ func (r *Repository) deleteAll(ctx context.Context, plan *cleanPlan) (CleanRepor
 	return rep, nil
 }
 
-// deleteLateMarkers removes what was written beside roots of the plan since the listing. Who writes one later finds that the
-// root is gone.
-func (r *Repository) deleteLateMarkers(ctx context.Context, plan *cleanPlan) error {
-	listed := map[string]bool{}
-	for _, f := range plan.markers {
-		listed[f.Name] = true
+// deleteLateMarker removes the marker that was written beside a root since the listing. Who writes one later finds that the
+// root is gone. That the call is over when the root has just gone must not leave one: it would stand for a lost root.
+func (r *Repository) deleteLateMarker(ctx context.Context, root FileInfo, listed map[string]bool) error {
+	p := parseFilePath(root.Name)
+	p.kind = markerFile
+	marker := p.String()
+	if listed[marker] {
+		return nil
 	}
-	for _, f := range plan.roots {
-		p := parseFilePath(f.Name)
-		p.kind = markerFile
-		if marker := p.String(); !listed[marker] {
-			if err := r.st.Delete(ctx, marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateMarkerTimeout)
+	defer cancel()
+	if err := r.st.Delete(ctx, marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }
+
+// lateMarkerTimeout bounds a removal that goes on behind the end of the call.
+const lateMarkerTimeout = 5 * time.Second
 
 // syncRemovals makes the removal of files durable.
 func (r *Repository) syncRemovals(ctx context.Context, files []FileInfo) error {

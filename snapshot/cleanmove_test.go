@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -283,7 +284,7 @@ func (p *pauseFS) Link(old, name string) error {
 // A process is stopped after its commit, before or while it writes the marker. Meanwhile the task goes on elsewhere, and the
 // root is superseded and removed. No marker stays that tells of a lost root.
 func TestAMarkerThatComesLateDoesNotStay(t *testing.T) {
-	for _, op := range []string{"create", "link", "open", "clean"} {
+	for _, op := range []string{"create", "link", "open", "clean", "cut short"} {
 		m := vfs.NewMem()
 		zombie, pause := openPaused(t, m, "a", 1)
 		prev, root := commits(t, zombie, 1, 1, 2, nil, nil, taskA)
@@ -291,18 +292,22 @@ func TestAMarkerThatComesLateDoesNotStay(t *testing.T) {
 		marker := strings.TrimSuffix(ref.Path, rootSuffix) + markerSuffix
 		a, pauseA := openPaused(t, m, "a", 1)
 		b := openRepo(t, m, "b")
+		cleaning, cut := context.WithCancel(ctx)
 		clean := func() {
 			commits(t, b, 2, 4, 6, &ref, root, taskA)
 			prevA, _ := commits(t, a, 3, 1, 1, nil, nil, taskB)
-			_, err := a.Clean(ctx, []RootRef{*prevA}, says(*prevA))
-			require.NoError(t, err)
+			_, err := a.Clean(cleaning, []RootRef{*prevA}, says(*prevA))
+			require.ErrorIs(t, err, cleaning.Err())
 		}
 		switch op {
-		case "clean": // the marker comes when the cleaner has decided
+		case "clean", "cut short": // the marker comes when the cleaner has decided; its attempt may be over then
 			pauseA.at = func(o, name string) {
 				if o == "remove" && name == ref.Path {
 					pauseA.at = nil
 					require.NoError(t, zombie.MarkCommitted(ctx, ref))
+					if op == "cut short" {
+						cut()
+					}
 				}
 			}
 			clean()
@@ -323,6 +328,7 @@ func TestAMarkerThatComesLateDoesNotStay(t *testing.T) {
 		files := listAll(t, b)
 		require.NotContains(t, files, ref.Path, op)
 		require.NotContains(t, files, marker, op)
+		cut()
 	}
 }
 

@@ -207,9 +207,9 @@ func (o object) Size() (int64, error) { return o.Reader.Size(), nil }
 func (o object) Close() error         { return nil }
 
 // Open opens a file that is visible.
-func (v *view) Open(_ context.Context, name string) (snapshot.Object, error) {
+func (v *view) Open(ctx context.Context, name string) (snapshot.Object, error) {
 	if v.fiber != nil {
-		if err := v.fiber.access(kRead); err != nil {
+		if err := v.fiber.access(ctx, kRead); err != nil {
 			return nil, err
 		}
 	}
@@ -222,10 +222,10 @@ func (v *view) Open(_ context.Context, name string) (snapshot.Object, error) {
 
 // List gives the visible files under a prefix. The directories of instances are read one after the other, those that are
 // there when it begins.
-func (v *view) List(_ context.Context, prefix string) ([]snapshot.FileInfo, error) {
+func (v *view) List(ctx context.Context, prefix string) ([]snapshot.FileInfo, error) {
 	dirs := []string{prefix}
 	if v.fiber != nil && prefix == application+"/" {
-		if err := v.fiber.access(kList); err != nil {
+		if err := v.fiber.access(ctx, kList); err != nil {
 			return nil, err
 		}
 		dirs = slices.DeleteFunc(v.d.dirs(), func(dir string) bool { return !strings.HasPrefix(dir, prefix) })
@@ -233,7 +233,7 @@ func (v *view) List(_ context.Context, prefix string) ([]snapshot.FileInfo, erro
 	var out []snapshot.FileInfo
 	for _, dir := range dirs {
 		if v.fiber != nil {
-			if err := v.fiber.access(kList); err != nil {
+			if err := v.fiber.access(ctx, kList); err != nil {
 				return nil, err
 			}
 		}
@@ -247,9 +247,9 @@ func (v *view) List(_ context.Context, prefix string) ([]snapshot.FileInfo, erro
 }
 
 // Delete stages the removal, or does it, when the call is cut into steps.
-func (v *view) Delete(_ context.Context, name string) error {
+func (v *view) Delete(ctx context.Context, name string) error {
 	if v.fiber != nil {
-		if err := v.fiber.access(kDelete); err != nil {
+		if err := v.fiber.access(ctx, kDelete); err != nil {
 			return err
 		}
 	}

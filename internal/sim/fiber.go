@@ -66,9 +66,9 @@ func (f *fiber) step() {
 	}
 }
 
-// access is called by the view before every access.
-func (f *fiber) access(k kind) error {
-	if f.stop() {
+// access is called by the view before every access. What has a deadline of its own goes on behind the end of the fiber's context.
+func (f *fiber) access(ctx context.Context, k kind) error {
+	if _, own := ctx.Deadline(); !own && f.stop() {
 		return context.Canceled
 	}
 	if !f.yield(k) {
