@@ -378,7 +378,8 @@ func (r *Repository) LoadRoots(ctx context.Context, refs []RootRef) (map[RootRef
 }
 
 // MarkCommitted notes beside the root that its transaction is committed. Repeating it is harmless. A process that is slow to
-// do it, or was stopped before, may come when the root has been superseded and removed: then no marker stays.
+// do it, or was stopped before, may come when the root has been superseded and removed: then none is written, or does not stay. It is looked
+// both before and behind, for a process that is killed in between leaves one that stands for a lost root, and it had best be rare.
 func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
 	p := parseFilePath(ref.Path)
 	if p.kind != rootFile || p.dir != r.dir || p.name != ref.Name {
@@ -388,6 +389,9 @@ func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
 		r.mu.Lock()
 		r.newest = max(r.newest, ref.Name.ID)
 		r.mu.Unlock()
+	}
+	if !r.exists(ctx, ref.Path) {
+		return nil
 	}
 	p.kind = markerFile
 	_, err := r.st.Put(ctx, p.String(), writeBytes(encodeMarker(ref)))
