@@ -307,7 +307,7 @@ func TestTheSavepointIsTakenWhereWhatTheStoreHasIsLetGo(t *testing.T) {
 		if stages { // the stages would begin without what is asked for
 			_, err := ResolveFrom(f.in, f.want)
 			require.Equal(t, fault.StateMismatch, fault.CodeOf(err), "%v", err)
-			require.ErrorContains(t, err, "has nothing of what the topology reads now; give the topology one of its sources back with its topic (orders)")
+			require.ErrorContains(t, err, "has nothing of what the topology reads now; give the topology one of its sources back with its topic (source orders from orders)")
 			require.ErrorContains(t, err, "start without --from")
 			continue
 		}
