@@ -34,6 +34,9 @@ func TestCleanersNeverTakeWhatTheGroupNeeds(t *testing.T) {
 		sum.add(c.stats)
 	})
 	t.Logf("%+v", sum)
+	if testing.Short() {
+		return // too few runs to have all of it for certain
+	}
 	require.Positive(t, sum.Moves)
 	require.Positive(t, sum.Stops)
 	require.Positive(t, sum.Deleted)
