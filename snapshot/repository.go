@@ -378,7 +378,7 @@ func (r *Repository) LoadRoots(ctx context.Context, refs []RootRef) (map[RootRef
 }
 
 // MarkCommitted notes beside the root that its transaction is committed. Repeating it is harmless. A process that is slow to
-// do it, or was stopped before, may come when the root has been superseded and removed: then none is written, or does not stay. It is looked
+// do it, or was stopped before, may come when the root has been superseded and removed: then none is written, and none stays. It is looked
 // both before and behind, for a process that is killed in between leaves one that stands for a lost root, and it had best be rare.
 func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
 	p := parseFilePath(ref.Path)
@@ -390,18 +390,18 @@ func (r *Repository) MarkCommitted(ctx context.Context, ref RootRef) error {
 		r.newest = max(r.newest, ref.Name.ID)
 		r.mu.Unlock()
 	}
-	if !r.exists(ctx, ref.Path) {
-		return nil
-	}
 	p.kind = markerFile
-	_, err := r.st.Put(ctx, p.String(), writeBytes(encodeMarker(ref)))
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrExist):
-		return err
-	case r.exists(ctx, ref.Path):
-		return nil
+	if r.exists(ctx, ref.Path) {
+		_, err := r.st.Put(ctx, p.String(), writeBytes(encodeMarker(ref)))
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrExist):
+			return err
+		case r.exists(ctx, ref.Path):
+			return nil
+		}
 	}
-	if err = r.st.Delete(ctx, p.String()); errors.Is(err, fs.ErrNotExist) {
+	err := r.st.Delete(ctx, p.String())
+	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	return err
