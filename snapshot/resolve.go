@@ -368,7 +368,7 @@ func (in *ResolveInput) checkHandle(t *TaskFacts, f *InputFacts) (Handle, *Refus
 	h, err := ParseHandle(f.Metadata)
 	switch {
 	case errors.Is(err, ErrHandleForeign):
-		return no(ReasonForeignOffset, "was not written by a checkpoint (%w): a consumer or a tool uses this group; stop it, and delete the group's offsets or choose another application name", err)
+		return no(ReasonForeignOffset, "was not written by a checkpoint (%w): a consumer or a tool uses this group; stop it, and delete the group's offsets or choose another application name; where the service has checkpoints, the next start says how to recover from them", err)
 	case errors.Is(err, ErrHandleNewer):
 		return no(ReasonNewerHandle, "was written by a newer version (%w): run that version", err)
 	case err != nil:

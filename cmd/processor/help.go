@@ -38,7 +38,7 @@ func printHelp(cmd *cobra.Command, w io.Writer) {
 		fmt.Fprint(w, "\nCommands:\n")
 		for _, sub := range cmd.Commands() {
 			if sub.IsAvailableCommand() {
-				fmt.Fprintln(w, wrap(fmt.Sprintf("  %-*s  %s", cmd.NamePadding(), sub.Name(), sub.Short), helpWidth))
+				fmt.Fprintln(w, wrap(fmt.Sprintf("  %-*s  %s", sub.NamePadding(), sub.Name(), sub.Short), helpWidth))
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -42,6 +43,16 @@ func TestHelpFitsATerminal(t *testing.T) {
 		require.True(t, strings.HasPrefix(examples, "  "+path), "%s: %s", path, examples)
 		require.Contains(t, text, "docs/exit-codes.md", path)
 		require.Contains(t, text, "\nUsage:\n  processor", path)
+		column := 0 // at which what commands are for begins
+		_, commands, _ := strings.Cut(text, "\nCommands:\n")
+		commands, _, _ = strings.Cut(commands, "\n\n")
+		for _, m := range regexp.MustCompile(`(?m)^  [a-z].*?  +(.)`).FindAllStringSubmatchIndex(commands, -1) {
+			at := m[2] - m[0]
+			if column == 0 {
+				column = at
+			}
+			require.Equal(t, column, at, "%s: %s", path, commands)
+		}
 		for _, line := range strings.Split(text, "\n") {
 			require.LessOrEqual(t, utf8.RuneCountInString(line), 80, "%s: %s", path, line)
 			require.Equal(t, strings.TrimRight(line, " "), line, path)
