@@ -258,6 +258,7 @@ func TestScenarioAReplacedProcessMarksARootThatIsGone(t *testing.T) {
 		// back before its session ends.
 		{kind: kStart, number: 2, before: true, do: once(always, away(20*time.Millisecond))},
 		{kind: kRestore, number: 3, before: true, do: once(always, away(sessionTimeout-5*time.Millisecond))},
-		{kind: kApplyEnd, number: 1, do: once(func(w *world, _ *work) bool { return w.counts.Crashes == 2 }, freezeHere(35*time.Millisecond, true))},
+		// It looked whether the root was there, and writes the marker when that has gone.
+		{kind: kLink, number: 1, before: true, do: once(func(w *world, _ *work) bool { return w.counts.Crashes == 2 }, freezeHere(35*time.Millisecond, true))},
 	}, reached: func(c Counts) bool { return c.MarkersAlone > 0 }})
 }
