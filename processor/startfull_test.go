@@ -17,16 +17,23 @@ import (
 
 var bothModes = map[string]Mode{"exactly-once": ExactlyOnce, "at-least-once": AtLeastOnce}
 
+// onSmallDisk is a configuration of instance a whose checkpoints are on a disk of their own that is soon full.
+func onSmallDisk(t *testing.T, mode Mode) (b *bed, cfg Config, disk string) {
+	t.Helper()
+	testbed.Alongside(t)
+	disk = smallDisk(t)
+	b = newBed(t)
+	cfg = b.config()
+	cfg.Mode, cfg.InstanceID, cfg.CheckpointsDir = mode, "a", filepath.Join(disk, "checkpoints")
+	return b, cfg, disk
+}
+
 // A process that was killed has filled the disk of the checkpoints with data without a root: the next one removes it and goes on.
 func TestAStartFreesADiskThatAKilledProcessHasFilled(t *testing.T) {
 	for name, mode := range bothModes {
 		t.Run(name, func(t *testing.T) {
-			testbed.Alongside(t)
-			disk := smallDisk(t)
-			b := newBed(t)
 			const app = "killed"
-			cfg := b.config()
-			cfg.Mode, cfg.InstanceID, cfg.CheckpointsDir = mode, "a", filepath.Join(disk, "checkpoints")
+			b, cfg, _ := onSmallDisk(t, mode)
 			stop := b.start(countByKey(t, app), cfg)
 			b.put(100)
 			require.Eventually(t, func() bool { return len(b.counts()) >= 100 && b.lag(app) == 0 }, 30*time.Second, 20*time.Millisecond)
@@ -61,12 +68,8 @@ func fill(t *testing.T, name string) {
 func TestAServiceWaitsForRoomOnADiskThatOthersHaveFilled(t *testing.T) {
 	for name, mode := range bothModes {
 		t.Run(name, func(t *testing.T) {
-			testbed.Alongside(t)
-			disk := smallDisk(t)
-			b := newBed(t)
 			const app = "waits"
-			cfg := b.config()
-			cfg.Mode, cfg.InstanceID, cfg.CheckpointsDir = mode, "a", filepath.Join(disk, "checkpoints")
+			b, cfg, disk := onSmallDisk(t, mode)
 			cfg.Restart.Exponential.InitialBackoff, cfg.Restart.Exponential.MaxBackoff = 10*time.Millisecond, 20*time.Millisecond
 			failed := make(chan error, 100)
 			cfg.Listener.AttemptEnded = func(_ int, err error, _ fault.Recovery, _ time.Duration) {

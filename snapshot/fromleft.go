@@ -16,14 +16,14 @@ func LeftIn(from []*Savepoint, sources map[string]string) (out []element.TopicPa
 	for _, s := range from {
 		for i := range s.Root.Tasks {
 			for _, p := range s.Root.Tasks[i].Positions {
-				if !read[p.Topic] && !slices.Contains(out, p.TopicPartition) {
+				if !read[p.Topic] {
 					out = append(out, p.TopicPartition)
 				}
 			}
 		}
 	}
 	slices.SortFunc(out, element.TopicPartition.Compare)
-	return out
+	return slices.Compact(out)
 }
 
 // refuseLeft refuses stages from a savepoint that has read more of a topic that nothing reads now than the group has committed: should
